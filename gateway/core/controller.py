@@ -36,8 +36,11 @@ from gateway.core.request import Random, Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason
 from gateway.core.sample import Sample
+from gateway.core.scheduling.alarms import Alarms
+from gateway.core.scheduling.endings import Endings
 from gateway.core.scheduling.inspect import Inspector
 from gateway.core.scheduling.lifecycle import Lifecycle
+from gateway.core.scheduling.replica_changes import ReplicaChanges
 from gateway.core.scheduling.scheduler import Scheduler
 from gateway.core.scheduling.state import State
 
@@ -52,6 +55,9 @@ class Controller(Inspector):
         super().__init__(state)
         self.lifecycle = Lifecycle(state)
         self.scheduler = Scheduler(state, self.lifecycle)
+        self.changes = ReplicaChanges(state, self.lifecycle, self.scheduler)
+        self._endings = Endings(state, self.lifecycle, self.scheduler, self.changes)
+        self._alarms = Alarms(state, self.lifecycle, self.scheduler, self.changes)
         self._timers = state.timers
         self._hedges = state.hedges
 
@@ -65,9 +71,9 @@ class Controller(Inspector):
         if request.body_hash is not None and self.state.quarantine.refuses(request.body_hash, now):
             self.lifecycle.refuse(live, Outcome.INVALID, Reason.QUARANTINED)
             return commands
-        pool = self.scheduler.place(live)
-        if pool is not None and self.scheduler.reserve(live, pool):
-            self.scheduler.enter(live, pool)
+        offer = self.scheduler.place(live)
+        if offer is not None and self.scheduler.reserve(live, offer):
+            self.scheduler.enter(live, offer)
         return commands
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
@@ -158,8 +164,8 @@ class Controller(Inspector):
         pool = attempt.replica.pool
         saturated = pool.saturated
         finish = self.lifecycle.close(attempt_id, finish)
-        self.scheduler.judge(attempt, finish)
-        self.scheduler.conclude(attempt, finish)
+        self._endings.judge(attempt, finish)
+        self._endings.conclude(attempt, finish)
         self.scheduler.offer(pool, saturated)
         return commands
 
@@ -203,7 +209,7 @@ class Controller(Inspector):
         commands = self._call.begin(now)
         replica = self.state.fleet.replica(replica_name)
         if replica is not None:
-            self.scheduler.observed(replica, sample)
+            self.changes.observed(replica, sample)
         return commands
 
     def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
@@ -212,7 +218,7 @@ class Controller(Inspector):
         replica = self.state.fleet.replica(replica_name)
         if replica is not None and replica.drained is not on:
             self.state.fleet.drain(replica, on, now)
-            self.scheduler.breaker_moved(replica)
+            self.changes.moved(replica)
             self.scheduler.pump(replica.pool)
         return commands
 
@@ -223,8 +229,8 @@ class Controller(Inspector):
         """
         commands = self._call.begin(now)
         gone = self.state.configure(policy)
-        self.scheduler.check()
-        self.scheduler.replace_waiting(gone)
+        self.changes.check()
+        self.changes.replace_waiting(gone)
         return commands
 
     # ---- time
@@ -251,5 +257,5 @@ class Controller(Inspector):
     def wake(self, now: float) -> list[Command]:
         """Act on every deadline that has passed."""
         commands = self._call.begin(now)
-        self.scheduler.ring()
+        self._alarms.ring()
         return commands

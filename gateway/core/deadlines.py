@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from gateway.core.policy import AdmissionMode
@@ -45,15 +44,3 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
         if ttft_at < total_at:
             return ttft_at, Reason.TTFT_TIMEOUT
     return total_at, Reason.TOTAL_TIMEOUT
-
-
-def slo_deadline(live: RequestState) -> float:
-    """The time after which a queued request certainly misses its objective. A tier's queue is served in the order of
-    these times.
-
-    By this time a streamed answer needs its first token, and any other answer its end. A request without an objective
-    has the time of its queue timeout.
-    """
-    request, slo = live.request, live.slo
-    bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s
-    return request.body_at + (live.timeouts.queue_s if bound_s == math.inf else bound_s)

@@ -45,16 +45,13 @@ class Forecast:
     __slots__ = (
         "at",
         "breach",
-        "doubted",
         "e2e_s",
         "features",
         "in_vain",
         "judged",
         "keeps_step",
         "kind",
-        "late",
         "load",
-        "part",
         "pool",
         "raw",
         "tpot_kind",
@@ -90,14 +87,6 @@ class Forecast:
         self.kind = DIRECT
         """Kind of the TTFT: an index into the error distributions that `calibrator.Spread` has learned."""
         self.tpot_kind = 0
-        self.late = NO_CHECKS
-        """P(first token is late) for each TTFT objective that was checked, in the order of the tier's objectives."""
-        self.part = 1.0
-        """Part of the bound of the last TTFT objective that was checked, within which the first token must be likely to
-        come.
-        """
-        self.doubted = 0.0
-        """P(the first token comes later than that)."""
         self.load = 0.0
         self.weight = 0.0
         """Number of requests that the forecast's label represents. With 0, calibration does not learn from it."""

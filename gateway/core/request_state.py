@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Final
 
+from gateway.core.decision import Decision, RuleName
 from gateway.core.estimators.attempt_prediction import AttemptPrediction
 from gateway.core.estimators.ttft_guard import ShareGuard, TtftGuard
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD, Slot
+from gateway.core.offer import Offer
 from gateway.core.policy import Timeouts
 from gateway.core.prediction import Forecast
 from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.queueing.shares import FairShares
-from gateway.core.request import GENERATING, Request
+from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, HedgeResult, Outcome, Reason, Record
+from gateway.core.slo import Slo
 
 UNNAMED_TOKENS: Final = 1024
 """Output tokens reserved for an uncapped answer until its usage is known. Reserving `max_tokens_limit` would let a
@@ -90,14 +93,6 @@ class Attempt:
         return self.predicted_tokens * prompt_tokens // self.prompt_tokens if self.predicted_tokens else 0
 
 
-Sizes: TypeAlias = tuple[int, int, int, int]
-Flags: TypeAlias = tuple[bool, bool, bool, bool]
-Standing: TypeAlias = tuple[Pool | None, Timeouts, Forecast | None, float, Sizes, Flags]
-"""Decisions about a request so far: pool, timeouts, forecast, deadline, sizes of prompt and answer, flags of
-admission.
-"""
-
-
 class RequestState(QueuedRequest):
     """A request under way. It is over when it has an outcome and no open attempt."""
 
@@ -109,37 +104,30 @@ class RequestState(QueuedRequest):
         "charged",
         "committed",
         "counted",
-        "degraded",
+        "decision",
         "dispatched_at",
         "ended_at",
         "expected_output",
-        "explored",
         "first_at",
         "hedged",
         "is_read",
-        "least_unread",
         "max_tokens",
+        "offer",
         "open",
         "outcome",
         "output_tokens",
-        "owed",
-        "pool",
         "promised",
-        "prompt_likely",
         "prompt_tokens",
         "reached",
         "replica",
         "reserved_tokens",
         "shares",
-        "slo",
-        "timeouts",
         "tokens_exact",
         "unsent",
         "visible",
         "waited",
         "waiting",
         "why",
-        "would_shed",
     )
 
     def __init__(self, request: Request) -> None:
@@ -154,24 +142,16 @@ class RequestState(QueuedRequest):
         """Of an admitted request that is not sent yet: the guard of waits in vain that counts it, and the forecast."""
         self.body_hash = request.body_hash
         """64-bit hash of the body; None until quarantine needs it (redundancy/request_quarantine.py)."""
-        self.pool: Pool | None = None
+        self.offer: Offer | None = None
+        """Its offer to its pool; None until there is one."""
+        self.decision: Decision | None = None
+        """The latest decision of admission on it."""
         self.replica: Replica | None = None
         """The replica of the committed attempt, or else of the latest attempt."""
-        self.slo = request.slo or request.tier.slo
-        self.timeouts = request.tier.timeouts
-        """Timeouts of the tier, and of the pool once there is one, by the policy under which the request arrived."""
         self.charged = 0.0
         """Tokens charged so far to its tenant's fair share."""
-        self.would_shed = False
-        """Whether the tier's mode is `shadow`, and `enforce` would have shed the request."""
-        self.explored = False
-        """Whether the request was doubtful and was admitted as exploration, to learn from its outcome."""
-        self.owed = False
-        """Whether the request was doubtful and was admitted because too few prompts of its length were admitted."""
         self.counted = False
         """Whether `LengthFairness` counts it as admitted."""
-        self.degraded = False
-        """Whether the answer is capped lower than the client asked for, to come in time."""
         self.hedged: HedgeResult | None = None
         """Result of the hedge. It is FAILED until there is a first token, and None without a hedge."""
         self.prompt_tokens = 0
@@ -180,11 +160,8 @@ class RequestState(QueuedRequest):
         """Cached prompt tokens, which are not charged to the tenant. They are predicted on arrival, and reported by the
         engine at the end.
         """
-        self.prompt_likely = 0
-        """Tokens of one prompt: the mean of the low and the high estimate."""
-        self.least_unread = 0
-        """Prompt tokens that the replica with the best cache would have had to read when the request arrived."""
         self.max_tokens = 0
+        """Most output tokens of one choice, within the caps of its tier and the context of its replica."""
         self.reserved_tokens = 0
         self.output_tokens = 0
         self.tokens_exact = False
@@ -221,47 +198,47 @@ class RequestState(QueuedRequest):
         who = f"{self.request.id}, tier {self.request.tier.name}"
         return f"<RequestState {who}, {place}, {state}, open attempts: {attempts}>"
 
-    def move(self, pool: Pool) -> None:
-        """Assign the request to `pool`."""
-        self.pool = pool
-        self.timeouts = self.request.policy.timeouts(self.request.tier, pool.spec.name)
+    def ask(self, offer: Offer) -> None:
+        """Take the offer as what the request asks for now."""
+        self.request = offer.request
+        self.prompt_tokens = offer.prompt_tokens
+        self.deadline = offer.deadline
+        self.needs_tokens = offer.needs_tokens
+        self.grant(offer)
 
-    def enter(self, pool: Pool) -> None:
-        """Assign the request to `pool`, and count it in the pool's demand."""
-        self.move(pool)
-        pool.demand.arrived(self.prompt_likely * self.request.batch)
+    def grant(self, offer: Offer) -> None:
+        """Take the offer as what the request gets: another pool, or a shorter answer."""
+        self.offer = offer
+        self.max_tokens = offer.max_tokens
 
-    def pass_on(self, refused_by: Pool | None, pool: Pool) -> None:
-        """Assign the request to `pool`, because `refused_by` would refuse it. In the demand of `refused_by` it counts
-        as refused.
+    def decided(self, decision: Decision) -> None:
+        """Take a decision on the request, with its forecast."""
+        self.decision, self.forecast = decision, decision.forecast
 
-        Otherwise a pool would seem to serve the load that others serve for it, and its knee would rise.
-        """
-        if refused_by is not None:
-            refused_by.demand.ended(True, False, 0)
-        self.enter(pool)
+    @property
+    def pool(self) -> Pool | None:
+        """Its pool; None if none was found."""
+        return None if self.offer is None else self.offer.pool
 
-    def standing(self) -> Standing:
-        """Copy the decisions about the request, for `restore`."""
-        flags = self.would_shed, self.explored, self.owed, self.degraded
-        sizes = self.prompt_tokens, self.prompt_likely, self.least_unread, self.max_tokens
-        return self.pool, self.timeouts, self.forecast, self.deadline, sizes, flags
+    @property
+    def slo(self) -> Slo:
+        """Its objectives."""
+        return self.request.slo or self.request.tier.slo
 
-    def restore(self, standing: Standing) -> None:
-        """Return to the decisions that `standing` copied."""
-        self.pool, self.timeouts, self.forecast, self.deadline, sizes, flags = standing
-        self.prompt_tokens, self.prompt_likely, self.least_unread, self.max_tokens = sizes
-        self.would_shed, self.explored, self.owed, self.degraded = flags
+    @property
+    def timeouts(self) -> Timeouts:
+        """Timeouts of the tier, and of the pool once there is one, by the policy under which the request arrived."""
+        return self.request.tier.timeouts if self.offer is None else self.offer.timeouts
 
-    def unjudge(self) -> None:
-        """Forget the verdict of a pool's admission, because another pool decides now. The tier's own cap stays."""
-        self.would_shed = self.explored = self.owed = self.degraded = False
-        self.cap()
+    @property
+    def rule(self) -> RuleName | None:
+        """The rule of admission that decided on it last."""
+        return None if self.decision is None else self.decision.rule
 
-    def cap(self) -> None:
-        """Set `max_tokens` to the output tokens that the request asks for, within the tier's caps."""
-        if self.request.endpoint in GENERATING:
-            self.max_tokens = self.request.tier.caps.granted(self.request.max_tokens)
+    @property
+    def degraded(self) -> bool:
+        """Whether the answer is capped lower than the client asked for, to come in time."""
+        return self.rule is RuleName.SHORTER_ANSWER
 
     @property
     def is_capped(self) -> bool:
@@ -348,13 +325,19 @@ class RequestState(QueuedRequest):
             good=good,
             attempts=self.attempts,
             breach=None if self.forecast is None else self.forecast.breach,
-            would_shed=self.would_shed,
-            explored=self.explored,
+            would_shed=self.rule is RuleName.SHADOW,
+            explored=self.rule is RuleName.EXPLORATION,
             degraded=self.degraded,
             hedged=self.hedged,
             waited=self.waited,
             in_vain=self.forecast.in_vain if self.waited and self.forecast is not None else None,
         )
+
+
+def offer_of(live: RequestState) -> Offer:
+    """The offer of a request that has a pool."""
+    assert live.offer is not None
+    return live.offer
 
 
 def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[int, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -112,8 +113,9 @@ async def test_replica_that_was_never_seen_is_logged_as_absent(caplog: pytest.Lo
                 gateway.driver.observe("r1", Sample(healthy=False))
             gateway.sweeper.log_states()
     told = [record.getMessage() for record in caplog.records if "replica r1 of pool" in record.getMessage()]
-    why = "3 x health check failed; it has not been seen alive since it was added"
-    assert told == [f"replica r1 of pool main is absent, was up: {why}"]
+    why = r"\d x health check failed; it has not been seen alive since it was added"
+    assert len(told) == 1, "the gateway's own first check may come before or after these"
+    assert re.fullmatch(f"replica r1 of pool main is absent, was up: {why}", told[0])
 
 
 async def test_drain_command_waits_for_running_requests_up_to_its_limit(served: Served) -> None:

@@ -19,6 +19,7 @@ from gateway.core.fleet.health import CAPPED
 from gateway.core.fleet.judge import most_slow
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
+from gateway.core.offer import Offer
 from gateway.core.policy import (
     AdmissionMode,
     AdmissionSpec,
@@ -161,7 +162,7 @@ def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     live = controller.state.attempts[attempt_id].live
     first = live.open[0].replica
     commands = controller.state.call.begin(now)
-    free = first.pool.pick(live, first, 0.0)
+    free = first.pool.pick(live.request, live.needs_tokens, 0.0, first)
     if live.outcome is None and live.committed is None and free is not None:
         live.hedged = HedgeResult.FAILED
         controller.scheduler.dispatch(live, free, hedge=True)
@@ -179,9 +180,9 @@ def controller_of(policy: Policy, seed: int) -> Controller:
         forecaster = controller.forecaster
         honest = forecaster.forecast
 
-        def forecast(live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
-            found = honest(live, pool, replica, ahead, now)
-            found.breach = (live.request.id * 37 + live.max_tokens * 11 + int(now * 8) * 13) % 101 / 100
+        def forecast(offer: Offer, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+            found = honest(offer, replica, ahead, now)
+            found.breach = (offer.request.id * 37 + offer.max_tokens * 11 + int(now * 8) * 13) % 101 / 100
             return found
 
         stubbed: Any = forecaster
@@ -496,7 +497,7 @@ class Driver:
         assert len(pool.queue) == len(waiting)
         assert pool.queue.bytes == sum(live.request.body_bytes for live in waiting)
         for head in pool.queue.heads(self.now):
-            assert pool.pick(head, None, 0.0) is None, "a slot is free for one who waits"
+            assert pool.pick(head.request, head.needs_tokens, 0.0) is None, "a slot is free for one who waits"
 
     @staticmethod
     def _check_ejections(pool: Pool) -> None:

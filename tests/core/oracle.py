@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.pool import Replica
+from gateway.core.offer import Offer
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps
 from gateway.core.prediction import Ahead, Forecast
 from gateway.core.request_state import RequestState
@@ -42,13 +43,14 @@ class Oracle:
         self.labels: list[tuple[object, ...]] = []
         """The labels that were given: whether a request missed its objectives, or that this will never be known."""
 
-    def forecast(self, live: RequestState, at: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+    def forecast(self, offer: Offer, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+        at = offer.pool
         self.asked.append((at.spec.name, None if replica is None else replica.spec.name))
         breach = self.breach[at.spec.name]
         if replica is not None:
             breach = self.breach.get(replica.spec.name, breach)
         if self.e2e:
-            breach = 0.1 if live.max_tokens * 0.1 <= live.slo.e2e_bound_s else 0.9
+            breach = 0.1 if offer.max_tokens * 0.1 <= offer.slo.e2e_bound_s else 0.9
         made = made_forecast(breach, at.spec.name, now, self.ttft_s)
         made.in_vain = self.in_vain if replica is None else 0.0
         return made

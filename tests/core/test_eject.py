@@ -289,7 +289,7 @@ def _minute(replicas: int, slowdown: float, max_share: float, panic: float, seed
         if second % 20 == 0:
             story.arrives(f"q{second}").whatever()  # these requests never get an answer
         story.controller.state.call.begin(story.now)
-        story.controller.scheduler.check()
+        story.controller.changes.check()
         meant = [replica for replica in members if not replica.drained]
         slow = [
             replica for replica in meant if replica.health.out in (EjectionReason.SLOW_TTFT, EjectionReason.SLOW_ITL)

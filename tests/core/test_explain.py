@@ -81,7 +81,7 @@ def test_explain_sends_a_request_past_those_that_wait_for_a_busy_home(router: st
         (AdmissionMode.ENFORCE, True, 0.6, "refused", "a probability of 0.60, above 0.50"),
         (AdmissionMode.ENFORCE, False, 0.6, "sent", "the forecast is cold"),
         (AdmissionMode.SHADOW, True, 0.6, "sent", "in shadow"),
-        (AdmissionMode.OFF, True, 0.6, "sent", "is off"),
+        (AdmissionMode.OFF, True, 0.6, "sent", "no objective of its tier is enforced"),
     ],
 )
 def test_explain_gives_the_verdict_of_the_controller(
@@ -254,8 +254,8 @@ def test_explain_does_not_release_a_percentile_that_no_replica_can_keep() -> Non
     story, _ = story_of(pool("p", "r1", slots=9), tier("std", slo=slo, admission=ENFORCE))
     forecaster: Any = story.controller.forecaster
     forecaster.has_costs = lambda pool: True
-    forecaster.is_late = lambda live, forecast, bound_s: 1.0
-    forecaster.alone_s = lambda live, pool: live.prompt_tokens / 1000
+    forecaster.is_late = lambda request, forecast, bound_s: 1.0
+    forecaster.alone_s = lambda offer: offer.prompt_tokens / 1000
     forecaster.is_late_alone = lambda pool, alone_s, bound_s: 0.6 if alone_s > bound_s else 0.0
     story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
     for _ in range(50):

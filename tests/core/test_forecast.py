@@ -16,10 +16,11 @@ from gateway.core.estimators.spread import DIRECT, QUEUED, tpot_kind
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.trust import COLD_LABELS, DRIFT_OFFSET
+from gateway.core.offer import Offer
 from gateway.core.policy import AdmissionSpec
 from gateway.core.prediction import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.request import Endpoint
-from gateway.core.request_state import Attempt, RequestState
+from gateway.core.request_state import Attempt, RequestState, offer_of
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.sample import Sample
 from gateway.core.slo import Objective, Slo
@@ -56,12 +57,12 @@ class World:
     def live(self, prompt: int = 1000, stream: bool = True, max_tokens: int = 4096) -> RequestState:
         self.asks += 1
         made = RequestState(a_request(self.asks, self.policy, self.now, prompt=prompt, stream=stream))
-        made.pool, made.prompt_tokens, made.max_tokens = self.pool, prompt, max_tokens
+        made.ask(Offer(made.request, self.pool, prompt, prompt, prompt, max_tokens))
         return made
 
     def forecast(self, live: RequestState, ahead: Ahead | None = None, replica: str = "r0") -> Forecast:
         chosen = self.pool.replicas[replica] if ahead is None else None
-        return self.forecaster.forecast(live, self.pool, chosen, ahead or NOTHING_AHEAD, self.now)
+        return self.forecaster.forecast(offer_of(live), chosen, ahead or NOTHING_AHEAD, self.now)
 
     def send(self, live: RequestState, replica: str = "r0") -> Attempt:
         if live.forecast is None:
@@ -201,7 +202,7 @@ def test_step_budget_does_not_lower_p_breach_of_a_request_with_a_tighter_bound()
     budget.add(0, 20_000, 0.0, world.now)
     budget.limit_s = 1.2 * STEP_S
     live = world.live()
-    live.slo = live.slo.tightened(None, 1.1 * STEP_S)
+    offer_of(live).slo = live.slo.tightened(None, 1.1 * STEP_S)
     assert world.forecast(live).raw > 0.5
 
 
@@ -362,9 +363,9 @@ def test_answer_beyond_up_to_tokens_is_no_forecast_miss() -> None:
 def test_the_forecast_of_an_answer_does_not_exceed_its_max_tokens() -> None:
     world = World(slo(e2e_s=0.5)).warm()
     assert world.forecast(world.live(max_tokens=10)).breach < 0.1
-    assert world.forecaster.expected_output(world.live(max_tokens=10)) == 10
+    assert world.forecaster.expected_output(offer_of(world.live(max_tokens=10))) == 10
     free = world.live()
-    assert 10 < world.forecaster.expected_output(free) <= 210
+    assert 10 < world.forecaster.expected_output(offer_of(free)) <= 210
 
 
 def test_elapsed_time_raises_the_breach_forecast() -> None:
@@ -406,8 +407,8 @@ def test_forecast_wait_beyond_the_queue_timeout_is_a_breach(stream: bool) -> Non
     world = World(slo(e2e_s=500.0)).warm()
     world.drain(200, every_s=0.1)
     patient, hasty = world.live(stream=stream), world.live(stream=stream)
-    patient.timeouts = replace(patient.timeouts, queue_s=500.0)
-    hasty.timeouts = replace(hasty.timeouts, queue_s=10.0)
+    offer_of(patient).timeouts = replace(patient.timeouts, queue_s=500.0)
+    offer_of(hasty).timeouts = replace(hasty.timeouts, queue_s=10.0)
     behind = Ahead(requests=1000)
     assert world.forecast(patient, behind).wait_s == pytest.approx(100.0, rel=0.1)
     assert world.forecast(patient, behind).raw < 0.2
@@ -489,25 +490,6 @@ def test_labels_correct_a_biased_forecast() -> None:
         world.forecaster.judged(live, i % 2 == 0, world.now)
     assert before < 0.1
     assert world.forecast(world.live()).breach == pytest.approx(0.5, abs=0.25)
-
-
-def test_labels_of_an_overload_do_not_raise_the_p_breach_of_an_idle_replica() -> None:
-    world = World(slo(ttft_s=0.5)).warm()
-    for _ in range(10 * COLD_LABELS):
-        world.forecaster.judged(world.serve(), True, world.now)
-    live = world.live()
-    assert world.forecast(live).breach > 0.8
-    assert world.forecaster.idle_breach(live, world.pool, world.now) < 0.1
-
-
-def test_a_prompt_too_long_for_its_bound_is_late_at_an_idle_replica() -> None:
-    world = World(slo(ttft_s=0.5)).warm()
-    late = [
-        world.forecaster.idle_breach(world.live(int(share * 0.5 / PROMPT_TOKEN_S)), world.pool, world.now)
-        for share in (0.5, 2.0)
-    ]
-    assert late[0] < 0.2
-    assert late[1] > 0.8
 
 
 def test_forecasting_changes_no_state() -> None:

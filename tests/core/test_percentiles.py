@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.admission.promises import Promises
+from gateway.core.decision import Decision, RuleName, Verdict
 from gateway.core.estimators.ttft_guard import (
     IN_VAIN,
     MIN_PART,
@@ -17,7 +18,7 @@ from gateway.core.estimators.ttft_guard import (
     vain_guard,
 )
 from gateway.core.prediction import Ahead, Forecast
-from gateway.core.request_state import RequestState
+from gateway.core.request_state import RequestState, offer_of
 from gateway.core.results import Outcome, Record
 from gateway.core.slo import Objective, Slo
 from gateway.policy import load
@@ -41,6 +42,11 @@ def guarding(objective: Objective) -> TtftGuard:
     return ttft_guards((), (objective, TOP))[0]
 
 
+def decided(live: RequestState, forecast: Forecast) -> Decision:
+    """A decision on this forecast."""
+    return Decision(Verdict.SEND, RuleName.IN_TIME, offer_of(live), None, forecast)
+
+
 def answered(guard: TtftGuard, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
     """Requests with this forecast P(late), and this TTFT."""
     for ttft_s in ttfts_s:
@@ -62,19 +68,19 @@ def test_highest_percentile_lets_a_likely_miss_wait_in_a_burst_but_not_in_a_last
     promises = Promises(world.policy, world.forecaster)
     for _ in range(100):
         short = world.live(prompt=100)
-        promises.admitted(short, world.pool, world.forecast(short))
+        promises.admitted(short, decided(short, world.forecast(short)), world.forecast(short))
         promises.first_token(short, world.now)
     long = world.live(prompt=prompt)
     at_once, later = world.forecast(long), world.forecast(long, Ahead(requests=1, own=1))
-    assert promises.broken(long, world.pool, at_once) is None
-    assert at_once.late[0] > 0.3
-    assert promises.broken(long, world.pool, later) is None, "nobody else waits"
+    at_once.breach = later.breach = 0.0
+    assert promises.doubt(offer_of(long), at_once).broken is None
+    assert promises.doubt(offer_of(long), at_once).late[0] > 0.3
+    assert promises.doubt(offer_of(long), later).broken is None, "nobody else waits"
     for _ in range(30):
         waiting = world.live(prompt=100)
-        waiting.forecast = later
-        promises.offered(waiting, world.pool, world.now)
-    assert promises.broken(long, world.pool, later) is not None
-    assert promises.broken(long, world.pool, at_once) is None
+        promises.offered(decided(waiting, later), offer_of(waiting), world.now)
+    assert promises.doubt(offer_of(long), later).broken is not None
+    assert promises.doubt(offer_of(long), at_once).broken is None
 
 
 def test_the_more_requests_wait_the_earlier_a_waiting_one_must_be_likely_to_begin() -> None:
@@ -118,16 +124,16 @@ def test_the_lower_its_tier_and_the_more_wait_the_earlier_a_waiting_request_must
     for step in range(300):
         world.now += 0.05
         live = world.live(prompt=100)
-        live.forecast = later if step % 10 < 10 * waits else at_once
-        promises.admitted(live, world.pool, at_once)
+        forecast = later if step % 10 < 10 * waits else at_once
+        promises.admitted(live, decided(live, at_once), at_once)
         promises.first_token(live, world.now)
         world.pool.asked.used(live.request.tier, world.now)
         if step % 20 < below_per_s:
             world.pool.asked.used(batch, world.now)
-        promises.offered(live, world.pool, world.now)
+        promises.offered(decided(live, forecast), offer_of(live), world.now)
     near = world.forecast(world.live(prompt=100), Ahead(requests=1, own=1))
     near.ttft_s = near.wait_s = ttft_s
-    assert (promises.broken(world.live(prompt=100), world.pool, near) is not None) == refused
+    assert (promises.doubt(offer_of(world.live(prompt=100)), near).broken is not None) == refused
 
 
 def test_admitted_requests_count_by_their_p_late_until_their_first_token() -> None:
@@ -178,7 +184,7 @@ def test_late_answers_of_busy_replicas_refuse_nothing_at_an_idle_one() -> None:
     (guard,) = ttft_guards((), world.policy.tiers["std"].slo.ttft)
     for _ in range(20):
         live = world.live(prompt=100)
-        promises.admitted(live, world.pool, world.forecast(live))
+        promises.admitted(live, decided(live, world.forecast(live)), world.forecast(live))
         world.now += 2 * bound_s
         promises.first_token(live, world.now)
 
@@ -186,21 +192,22 @@ def test_late_answers_of_busy_replicas_refuse_nothing_at_an_idle_one() -> None:
         """The shortest request that is late there with more than this probability."""
         for prompt in range(100, 40_000, 10):
             live = world.live(prompt=prompt)
-            live.least_unread = prompt
             forecast = world.forecast(live, replica=replica)
-            if world.forecaster.is_late(live, forecast, bound_s) > probability:
+            if world.forecaster.is_late(live.request, forecast, bound_s) > probability:
                 return live, forecast
         raise AssertionError("no prompt is long enough")
 
     live, forecast = late_with(0.5 * guard.allowed, "r0")
-    assert promises.broken(live, world.pool, forecast) is None
-    assert forecast.late[0] <= guard.allowed
+    assert promises.doubt(offer_of(live), forecast).broken is None
+    assert promises.doubt(offer_of(live), forecast).late[0] <= guard.allowed
     world.send(world.live(prompt=4000), "r1")
     live, forecast = late_with(0.5 * guard.allowed, "r1")
-    assert promises.broken(live, world.pool, forecast) is not None
-    assert forecast.late[0] <= guard.allowed, "without late answers of others it would be admitted"
+    assert promises.doubt(offer_of(live), forecast).broken is not None
+    assert promises.doubt(offer_of(live), forecast).late[0] <= guard.allowed, (
+        "without late answers of others it would be admitted"
+    )
     live, forecast = late_with(2 * UNLIKELY, "r0")
-    assert promises.broken(live, world.pool, forecast) is not None, "too long a prompt even for an idle replica"
+    assert promises.doubt(offer_of(live), forecast).broken is not None, "too long a prompt even for an idle replica"
 
 
 def test_waits_in_vain_stay_within_their_share() -> None:

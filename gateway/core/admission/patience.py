@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.offer import Offer
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.tier_queue import LOOKED_AHEAD, due_at
-from gateway.core.request_state import RequestState
+from gateway.core.request_state import RequestState, offer_of
 
 
 class Patience:
@@ -27,10 +28,6 @@ class Patience:
     def __init__(self, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
 
-    def arrives(self, live: RequestState, pool: Pool) -> None:
-        """Record in `live` how many of its prompt tokens the replica with the best cache would have to read."""
-        live.least_unread = pool.least_unread(live.prompt_tokens, live.request)
-
     def passes(self, tier: Tier, pool: Pool) -> bool:
         """Whether a new request of `tier` overtakes waiting requests, because the first of them leave a free replica
         unused.
@@ -40,27 +37,25 @@ class Patience:
         """
         return pool.knows_caches and bool(pool.open) and pool.queue.of_tier(tier).count >= LOOKED_AHEAD
 
-    def waits_for_own(self, live: RequestState, replica: Replica, now: float) -> bool:
+    def waits_for_own(self, offer: Offer, replica: Replica, now: float) -> bool:
         """Whether the request waits for another replica that has more of its prompt cached, though `replica` could take
         it.
         """
-        saved = replica.unread_of(live.prompt_tokens, live.request) - live.least_unread
-        return (
-            saved > 0
-            and replica.pool.knows_caches
-            and now < due_at(live)
-            and now < self._until(live, replica.pool, saved)
-        )
+        if not replica.pool.knows_caches:
+            return False
+        saved = replica.unread_of(offer.prompt_tokens, offer.request) - offer.least_unread
+        return saved > 0 and now < self._until(offer, saved)
 
-    def ends_at(self, live: RequestState, pool: Pool) -> float:
+    def ends_at(self, offer: Offer) -> float:
         """Latest time from which the request takes any replica."""
-        return min(due_at(live), self._until(live, pool, live.prompt_tokens - live.least_unread))
+        return self._until(offer, offer.prompt_tokens - offer.least_unread)
 
-    def _until(self, live: RequestState, pool: Pool, saved_tokens: int) -> float:
-        token_s = self._forecaster.prefill_s_per_token(pool.spec.name)
-        if token_s is None or live.request.tier.admission.mode is not AdmissionMode.ENFORCE:
-            return live.request.body_at
-        return live.request.body_at + token_s * saved_tokens
+    def _until(self, offer: Offer, saved_tokens: int) -> float:
+        request = offer.request
+        token_s = self._forecaster.prefill_s_per_token(offer.pool.spec.name)
+        if token_s is None or request.tier.admission.mode is not AdmissionMode.ENFORCE:
+            return request.body_at
+        return min(due_at(request, offer.deadline), request.body_at + token_s * saved_tokens)
 
     def chosen(
         self, waiting: list[RequestState], pool: Pool, random: float, now: float
@@ -74,10 +69,11 @@ class Patience:
         best: tuple[RequestState, Replica] | None = None
         least = 0
         for live in waiting:
-            replica = pool.pick(live, None, random)
-            if replica is None or self.waits_for_own(live, replica, now):
+            offer = offer_of(live)
+            replica = pool.pick(live.request, live.needs_tokens, random)
+            if replica is None or self.waits_for_own(offer, replica, now):
                 continue
-            if live is waiting[0] and now >= due_at(live):
+            if live is waiting[0] and now >= due_at(live.request, live.deadline):
                 return live, replica
             unread = replica.unread_of(live.prompt_tokens, live.request)
             if best is None or (unread < least and unread < live.prompt_tokens):

@@ -11,6 +11,7 @@ from typing import Final
 
 from gateway.core.admission.error_budget import ErrorBudget
 from gateway.core.admission.fairness import LengthFairness
+from gateway.core.decision import Decision
 from gateway.core.estimators.step_margin import LONG_START, StepMargin
 from gateway.core.estimators.ttft_guard import (
     NEARLY_IDLE,
@@ -27,12 +28,13 @@ from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.wait import head_waited_s
+from gateway.core.offer import Offer
 from gateway.core.policy import AdmissionMode, Policy, Tier, Value
 from gateway.core.prediction import Forecast
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason, Record
 from gateway.core.slo import Objective, Slo
-from gateway.core.snapshot import TierView
+from gateway.core.snapshot import TierView, Trust
 
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
 """Refusals for reasons other than latency."""
@@ -51,6 +53,29 @@ class TierMargins:
         self.slo = slo
         self.tpot = tpot
         self.e2e = e2e
+
+
+class Doubt:
+    """The doubt about a new request: a likely miss, or a percentile of its tier that would break."""
+
+    __slots__ = ("broken", "doubted", "is_likely_missed", "late", "part")
+
+    def __init__(self, is_likely_missed: bool) -> None:
+        self.is_likely_missed = is_likely_missed
+        """Whether a trusted P(breach) is above the threshold of the tier. Then no guard was asked."""
+        self.broken: ShareGuard | None = None
+        """The guard that does not admit it; None if all do."""
+        self.late: list[float] = []
+        """P(first token is late) for each TTFT objective that was checked, in the order of the tier's objectives."""
+        self.part = 1.0
+        """Part of the bound of the broken guard, within which the first token must be likely to come."""
+        self.doubted = 0.0
+        """P(the first token comes later than that)."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether anything speaks against the request."""
+        return self.is_likely_missed or self.broken is not None
 
 
 class Promises:
@@ -121,46 +146,55 @@ class Promises:
         """Threshold and remaining budget of each tier, for the admin pages."""
         return tuple(TierView(name, self.threshold(tier), self.budget_left(tier)) for name, tier in self._tiers.items())
 
-    def offered(self, live: RequestState, pool: Pool, now: float) -> None:
-        """Count an arrival at this pool, after the decision on it."""
-        tier = live.request.tier
+    def offered(self, decision: Decision, offer: Offer, now: float) -> None:
+        """Count an arrival, after the decision on it. `offer`: what it asked for."""
+        tier, pool, forecast = offer.request.tier, offer.pool, decision.forecast
         guards = self._guards.get(tier.name, ())
-        if not live.request.stream or tier.admission.mode is AdmissionMode.OFF:
+        if not offer.request.stream or tier.admission.mode is AdmissionMode.OFF:
             return
         for guard in guards:
             if guard.highest:
-                guard.asked(live.forecast is not None and live.forecast.wait_s > 0.0, now)
+                guard.asked(forecast is not None and forecast.wait_s > 0.0, now)
         if len(guards) < 2:
             return
         if not self._forecaster.has_costs(pool.spec.name):
             return
-        alone_s = self._forecaster.alone_s(live, pool)
+        alone_s = self._forecaster.alone_s(offer)
         for guard in guards:
             if not guard.highest:
                 guard.offered(self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s), now)
 
-    def broken(self, live: RequestState, pool: Pool, forecast: Forecast) -> ShareGuard | None:
-        """The first guard of the tier that does not admit this request; None if all do."""
-        forecast.late = []
-        guards = self._guards.get(live.request.tier.name) if live.request.stream else None
-        if guards:
-            for guard in guards:
-                bound_s = guard.objective.threshold_s
-                late = doubted = self._late(live, pool, forecast, bound_s)
-                forecast.late.append(late)
-                part = self._part_of_bound(live, pool, forecast, guard)
-                if part is not None and part < 1.0:
-                    doubted = self._late(live, pool, forecast, part * bound_s)
-                forecast.part, forecast.doubted = 1.0 if part is None else part, doubted
-                admits = guard.admits(doubted, forecast.at, part is None)
-                if not admits and not self._is_nearly_idle(live, pool, forecast, guard, late):
-                    return guard
-            return None
-        vain = self._vain.get(live.request.tier.name)
-        return None if vain is None or vain.admits(forecast.in_vain, forecast.at) else vain
+    def is_within(self, offer: Offer, forecast: Forecast) -> bool:
+        """Whether P(breach) is within the threshold of the tier."""
+        return forecast.breach <= self.threshold(offer.request.tier)
+
+    def doubt(self, offer: Offer, forecast: Forecast) -> Doubt:
+        """Ask P(breach) first, then the guards of the tier, up to the first that does not admit the request."""
+        request, pool = offer.request, offer.pool.spec.name
+        doubt = Doubt(not self.is_within(offer, forecast) and self._forecaster.trust(pool) is Trust.TRUSTED)
+        if doubt.is_likely_missed:
+            return doubt
+        guards = self._guards.get(request.tier.name) if request.stream else None
+        if not guards:
+            vain = self._vain.get(request.tier.name)
+            if vain is not None and not vain.admits(forecast.in_vain, forecast.at):
+                doubt.broken = vain
+            return doubt
+        for guard in guards:
+            bound_s = guard.objective.threshold_s
+            late = doubted = self._late(offer, forecast, bound_s)
+            doubt.late.append(late)
+            part = self._part_of_bound(offer, forecast, guard)
+            if part is not None and part < 1.0:
+                doubted = self._late(offer, forecast, part * bound_s)
+            admits = guard.admits(doubted, forecast.at, part is None)
+            if not admits and not self._is_nearly_idle(offer, forecast, guard, late):
+                doubt.broken, doubt.part, doubt.doubted = guard, 1.0 if part is None else part, doubted
+                break
+        return doubt
 
     @staticmethod
-    def _part_of_bound(live: RequestState, pool: Pool, forecast: Forecast, guard: TtftGuard) -> float | None:
+    def _part_of_bound(offer: Offer, forecast: Forecast, guard: TtftGuard) -> float | None:
         """In a lasting overload, the part of the bound within which a waiting request must be likely to get its first
         token. Otherwise None: the request may use up late answers that earlier ones were allowed but did not suffer.
         """
@@ -169,41 +203,39 @@ class Promises:
         share = guard.waiting_share(forecast.at)
         if share <= WAITING:
             return None
-        if pool.asked.is_lowest(live.request.tier, forecast.at):
+        if offer.pool.asked.is_lowest(offer.request.tier, forecast.at):
             return part_of_bound(share)
         return 1.0 if share > WAITING_ABOVE else None
 
-    def _is_nearly_idle(
-        self, live: RequestState, pool: Pool, forecast: Forecast, guard: TtftGuard, late: float
-    ) -> bool:
+    def _is_nearly_idle(self, offer: Offer, forecast: Forecast, guard: TtftGuard, late: float) -> bool:
         """Whether the request would be sent at once, and P(late) is small, and not much above that at an idle
         replica.
         """
         if (
             late > max(guard.allowed, UNLIKELY)
             or forecast.wait_s > 0.0
-            or not self._forecaster.has_costs(pool.spec.name)
+            or not self._forecaster.has_costs(offer.pool.spec.name)
         ):
             return False
-        alone_s = self._forecaster.alone_s(live, pool)
-        return late <= NEARLY_IDLE * self._forecaster.is_late_alone(pool, alone_s, guard.objective.threshold_s)
+        alone_s = self._forecaster.alone_s(offer)
+        return late <= NEARLY_IDLE * self._forecaster.is_late_alone(offer.pool, alone_s, guard.objective.threshold_s)
 
-    def is_owed(self, live: RequestState, now: float) -> bool:
+    def is_owed(self, offer: Offer, now: float) -> bool:
         """Whether a doubtful request is admitted because too few with a similar prompt length were admitted lately."""
-        tier = live.request.tier
+        tier = offer.request.tier
         fairness = self._fairness.get(tier.name)
         if fairness is None or tier.admission.mode is not AdmissionMode.ENFORCE:
             return False
-        counts_tokens = tier.value is Value.TOKENS and fairness.is_long(live.prompt_likely)
-        return fairness.is_owed(live.prompt_likely, 0.0 if counts_tokens else tier.fairness, now)
+        counts_tokens = tier.value is Value.TOKENS and fairness.is_long(offer.prompt_likely)
+        return fairness.is_owed(offer.prompt_likely, 0.0 if counts_tokens else tier.fairness, now)
 
-    def _late(self, live: RequestState, pool: Pool, forecast: Forecast, bound_s: float) -> float:
+    def _late(self, offer: Offer, forecast: Forecast, bound_s: float) -> float:
         """P(the first token comes later than `bound_s` after body complete), 0-1. Before engine costs are known, it is
         0 or 1 and depends on how long the queue's head has waited.
         """
-        if self._forecaster.has_costs(pool.spec.name):
-            return self._forecaster.is_late(live, forecast, bound_s)
-        return 1.0 if head_waited_s(pool, live.request.tier, forecast.at) > bound_s else 0.0
+        if self._forecaster.has_costs(offer.pool.spec.name):
+            return self._forecaster.is_late(offer.request, forecast, bound_s)
+        return 1.0 if head_waited_s(offer.pool, offer.request.tier, forecast.at) > bound_s else 0.0
 
     def step_limit_s(self, pool: Pool, prices: StepPrices | None, now: float) -> float:
         """Limit (seconds) on the mean step of a replica with these `prices`, so that it keeps all TPOT and e2e
@@ -256,12 +288,12 @@ class Promises:
         guards = [guard for guards in self._guards.values() for guard in guards]
         return sum(guard.open for guard in [*guards, *self._vain.values()])
 
-    def admitted(self, live: RequestState, pool: Pool, forecast: Forecast) -> None:
+    def admitted(self, live: RequestState, decision: Decision, forecast: Forecast) -> None:
         """Count a request that was sent or queued on this forecast."""
         fairness = self._fairness.get(live.request.tier.name)
         if fairness is not None and not live.counted:
             live.counted = True
-            fairness.decided(live.prompt_likely, True, forecast.at)
+            fairness.decided(decision.offer.prompt_likely, True, forecast.at)
         self._drop(live)  # it was admitted before if it moved here from the queue of a pool without replicas
         vain = self._vain.get(live.request.tier.name)
         if vain is not None:
@@ -271,10 +303,11 @@ class Promises:
         if guards is not None and live.request.stream:
             promised: list[tuple[TtftGuard, float, bool]] = []
             live.promised = promised
-            has_costs = self._forecaster.has_costs(pool.spec.name)
-            known = len(forecast.late) if has_costs else 0
+            offer = decision.offer
+            has_costs = self._forecaster.has_costs(offer.pool.spec.name)
+            known = len(decision.late) if has_costs else 0
             for i, guard in enumerate(guards):
-                late = forecast.late[i] if i < known else self._late(live, pool, forecast, guard.objective.threshold_s)
+                late = decision.late[i] if i < known else self._late(offer, forecast, guard.objective.threshold_s)
                 guard.admitted(late)
                 promised.append((guard, late, has_costs))
 
@@ -320,13 +353,14 @@ class Promises:
         """Learn from the end of a request."""
         lost = is_lost(record)
         fairness = self._fairness.get(live.request.tier.name)
-        if lost and fairness is not None:
-            if live.counted:
-                fairness.lost(live.prompt_likely, now)
-            else:
-                fairness.decided(live.prompt_likely, False, now)
-        if live.counted and fairness is not None and record.outcome is Outcome.INVALID:
-            fairness.take_back(live.prompt_likely, now)
+        if fairness is not None and live.offer is not None:
+            prompt = live.offer.prompt_likely
+            if lost and live.counted:
+                fairness.lost(prompt, now)
+            elif lost:
+                fairness.decided(prompt, False, now)
+            elif live.counted and record.outcome is Outcome.INVALID:
+                fairness.take_back(prompt, now)
         if lost:
             for guard, late, had_costs in self._promised(live):
                 if guard.counts_wait(record.e2e_s):

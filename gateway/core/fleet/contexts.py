@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.queueing.queued_request import QueuedRequest
 
 
 class Contexts:
@@ -29,11 +28,11 @@ class Contexts:
         self.longest_tokens = max(known, default=None) if len(known) == len(contexts) else None
         self.shortest_tokens = min(known, default=None) if len(contexts) > 1 else None
 
-    def tell_apart(self, queued: QueuedRequest) -> bool:
+    def tell_apart(self, needs_tokens: int) -> bool:
         """Whether not every replica has the context that a request needs."""
-        return self.shortest_tokens is not None and queued.needs_tokens > self.shortest_tokens
+        return self.shortest_tokens is not None and needs_tokens > self.shortest_tokens
 
-    def fits(self, queued: QueuedRequest, replica: BaseReplica) -> bool:
+    def fits(self, needs_tokens: int, replica: BaseReplica) -> bool:
         """Whether `replica` has the context that a request needs, or else the longest of the pool."""
         held = replica.longest_tokens
-        return held is None or held >= queued.needs_tokens or held == self.longest_tokens
+        return held is None or held >= needs_tokens or held == self.longest_tokens

@@ -25,7 +25,6 @@ from gateway.core.fleet.slot import Slots
 from gateway.core.policy import AdmissionMode, PoolSpec, ReplicaSpec, Tier
 from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
-from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.request import Request
 from gateway.core.serving import sent_name
 from gateway.core.sessions import draw, most_in_flight
@@ -308,14 +307,15 @@ class Pool(Slots[Replica]):
             return self._slots > 0
         return any(replica.slots > 0 and replica.takes_name(name) for replica in self.replicas.values())
 
-    def pick(self, queued: QueuedRequest, avoid: Replica | None, random: float, by_max: bool = False) -> Replica | None:
-        """The replica for a request; None if it has to wait. `random` in [0, 1) settles ties.
+    def pick(
+        self, request: Request, needs_tokens: int, random: float, avoid: Replica | None = None, by_max: bool = False
+    ) -> Replica | None:
+        """The replica for a request that needs this context; None if it has to wait. `random` in [0, 1) settles ties.
 
         `avoid`: the replica of an earlier attempt; if given, replicas with recent failures are avoided as well.
         `by_max`: only configured bounds apply, whatever the tier.
         """
-        request, tier = queued.request, queued.request.tier
-        by_max = by_max or tier.admission.mode is not AdmissionMode.ENFORCE
+        by_max = by_max or request.tier.admission.mode is not AdmissionMode.ENFORCE
         free = self._ready(by_max)
         home = None if request.session is None and request.stored is None else self.home(request)
         if request.prefix.blocks and not by_max and self.knows_caches:
@@ -326,8 +326,8 @@ class Pool(Slots[Replica]):
             if home is not None and not home.slots and home.keeps_state and home is not avoid:
                 takes = takes_now(home, request)
                 return home if takes and home.in_flight < (self.spec.slots or home.learned.slots) else None
-        elif self.contexts.tell_apart(queued):
-            free = [replica for replica in free if self.contexts.fits(queued, replica)]
+        elif self.contexts.tell_apart(needs_tokens):
+            free = [replica for replica in free if self.contexts.fits(needs_tokens, replica)]
         if request.adapter:
             free = with_adapter(free, request.adapter)
         if self._is_tried and self.judge.doubts(request):
@@ -338,7 +338,7 @@ class Pool(Slots[Replica]):
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if replica.spec.server != avoid.spec.server] or free
             free = [replica for replica in free if not replica.health.failures] or free
-        if not free or not self._may_take(tier, by_max):
+        if not free or not self._may_take(request.tier, by_max):
             return None
         return self.router.pick(free, random, request.prefix, self.request_tokens, home)
 
@@ -418,7 +418,7 @@ class Pool(Slots[Replica]):
     def ready(self, tier: Tier) -> list[Replica]:
         """Replicas that `tier` may use now, whatever their models."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
-        return self._ready(by_max) if self._may_take(tier, by_max) else []
+        return self._ready(by_max) if self._may_take(request.tier, by_max) else []
 
     def candidates(self, request: Request) -> list[Replica]:
         """Replicas that `request` may use now, in the order of `_load`. Room for its LoRA adapter is left out."""

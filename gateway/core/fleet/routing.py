@@ -72,6 +72,9 @@ class Router(Protocol):
         """
         ...
 
+    def sent(self, replica: RoutingTarget) -> None:
+        """A request was sent to `replica`."""
+
 
 class LeastPrefill:
     """Picks the replica with the fewest unread prompt tokens. Ties go to the fewest requests, then to chance.
@@ -113,6 +116,9 @@ class LeastPrefill:
             return _cheapest(free, known, request_tokens, random)
         return _least(free, True, random)
 
+    def sent(self, replica: RoutingTarget) -> None:
+        pass
+
 
 class LeastRequests:
     """Picks the replica with the fewest requests in flight. Ties are broken at random."""
@@ -127,13 +133,16 @@ class LeastRequests:
     ) -> C:
         return _least(free, False, random)
 
+    def sent(self, replica: RoutingTarget) -> None:
+        pass
+
 
 class RoundRobin:
     """Picks the replicas in turn, whatever their load. Full replicas are skipped."""
 
     def __init__(self) -> None:
         self.last = -1
-        """Rank of the replica that was picked last."""
+        """Rank of the replica that got the last request."""
 
     def pick(
         self,
@@ -143,9 +152,10 @@ class RoundRobin:
         request_tokens: float = 0.0,
         home: C | None = None,
     ) -> C:
-        chosen = free[bisect_right(free, self.last, key=_rank) % len(free)]
-        self.last = chosen.rank
-        return chosen
+        return free[bisect_right(free, self.last, key=_rank) % len(free)]
+
+    def sent(self, replica: RoutingTarget) -> None:
+        self.last = replica.rank
 
 
 def _believed(home: RoutingTarget, prefix: Prefix, known: float) -> float:

@@ -90,7 +90,3 @@ class Calibrator:
             return 0.0
         weight, self._skipped = 1.0 + min(MAX_SKIPPED, self._skipped), 0
         return weight
-
-
-UNTAUGHT: Final = Calibrator()
-"""A calibrator without any learned error or label, for forecasts from costs alone. Nothing may be added to it."""

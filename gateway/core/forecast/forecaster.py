@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Final
 
 from gateway.core.estimators.attempt_prediction import AttemptPrediction
@@ -24,13 +23,14 @@ from gateway.core.estimators.spread import DIRECT, queued_kind, tpot_kind
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.fleet.step_budget import StepPrices
-from gateway.core.forecast.calibrator import HIGHER_SHARE, UNTAUGHT, Calibrator
+from gateway.core.forecast.calibrator import HIGHER_SHARE, Calibrator
 from gateway.core.forecast.labels import AwaitedLabels
 from gateway.core.forecast.learner import Learner
 from gateway.core.forecast.wait import HigherTierShare, is_step_kept, raw_breach, raw_in_vain, wait_in_gateway_s
+from gateway.core.offer import Offer
 from gateway.core.policy import Policy
-from gateway.core.prediction import NOTHING_AHEAD, Ahead, Forecast
-from gateway.core.request import WEIGHTLESS
+from gateway.core.prediction import Ahead, Forecast
+from gateway.core.request import WEIGHTLESS, Request
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.snapshot import ForecastView, PoolLearnedView, Trust
@@ -41,7 +41,6 @@ MERGED: Final = 1.5
 """An answer with more tokens per event than this has several steps per event. So its events do not count steps."""
 EXPECT_EVERY: Final = 1.25
 """The expected number of tokens still to come is updated each time an answer has grown by this factor."""
-SLOWNESS: Final = attrgetter("slowness")
 IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
 """Model of a replica that never got a request."""
 
@@ -95,9 +94,11 @@ class Forecaster(Learner):
 
     # ---- the forecast
 
-    def forecast(self, live: RequestState, pool: Pool, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
-        """The forecast for `live`, sent to `replica` now, or queued behind `ahead` if None. Changes nothing."""
-        request = live.request
+    def forecast(self, offer: Offer, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
+        """The forecast for a request that is sent to `replica` now, or queued behind `ahead` if None. Changes
+        nothing.
+        """
+        request, pool = offer.request, offer.pool
         learned = self._pools.get(pool.spec.name) or PoolLearned()
         costs, labels = learned.costs, learned.labels
         wait_s = slot_s = 0.0
@@ -106,7 +107,7 @@ class Forecaster(Learner):
             foreign = engine.foreign(now)
             step_s = costs.step_s(engine.decodes + foreign, engine.context)
             scale, drift = engine.factor, replica.budget.drift
-            engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(live.prompt_tokens, request), step_s)
+            engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(offer.prompt_tokens, request), step_s)
             slot_s = engine.slot_s(replica.in_flight + foreign)
             kind, limit_s = DIRECT, replica.budget.limit_s
             prompt_tokens_per_s = scale * replica.budget.prompt_tokens_per_s(now)
@@ -116,71 +117,55 @@ class Forecaster(Learner):
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
             scale, drift = 1.0, costs.queued_drift
             slot_s = costs.queued_slot_s
-            engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(live.prompt_tokens, request), step_s)
+            engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(offer.prompt_tokens, request), step_s)
             kind, limit_s = queued_kind(ahead.requests), costs.queued_limit_s
             prompt_tokens_per_s = pool.prompts.per_s(now) / max(1, len(pool.replicas))
         more_s = wait_s + slot_s + scale * engine_s
         ttft_s, tpot_s = now - request.body_at + more_s, drift * scale * costs.tpot_s(step_s, prompt_tokens_per_s)
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
         made.kind = kind
-        made.keeps_step = is_step_kept(live, drift * scale * step_s, limit_s)
+        made.keeps_step = is_step_kept(offer, drift * scale * step_s, limit_s)
         made.load = more_s + tpot_s
-        self._complete(live, labels, made, more_s, ahead)
+        self._complete(offer, labels, made, more_s, ahead)
         if replica is None:
-            raw = raw_in_vain(live, labels, pool, made, more_s)
+            raw = raw_in_vain(offer, labels, made, more_s)
             made.vain_features = labels.features(raw, True, ahead.requests, ahead.higher_share)
             made.in_vain = labels.in_vain.of(made.vain_features, request.tier.name)
         if labels.gate.offset > 1e-3:
             made.lengthen(math.exp(labels.gate.offset), scale * engine_s)
         return made
 
-    def _complete(self, live: RequestState, labels: Calibrator, made: Forecast, more_s: float, ahead: Ahead) -> None:
+    def _complete(self, offer: Offer, labels: Calibrator, made: Forecast, more_s: float, ahead: Ahead) -> None:
         """Complete the forecast `made` by the length of the answer and by P(breach)."""
-        request = live.request
-        bucket = self.lengths.known(request.model.name, request.tier.name, live.prompt_tokens)
-        output = min(bucket.median, float(live.max_tokens))
+        request = offer.request
+        bucket = self.lengths.known(request.model.name, request.tier.name, offer.prompt_tokens)
+        output = min(bucket.median, float(offer.max_tokens))
         made.e2e_s = made.ttft_s + made.tpot_s * max(0.0, output - 1.0)
-        made.tpot_kind = tpot_kind(output, made.tpot_s, live.slo.tpot_bound_s)
-        made.raw = raw_breach(live, labels, bucket, made, more_s, output)
+        made.tpot_kind = tpot_kind(output, made.tpot_s, offer.slo.tpot_bound_s)
+        made.raw = raw_breach(offer, labels, bucket, made, more_s, output)
         made.features = labels.features(made.raw, made.kind != DIRECT, ahead.requests, ahead.higher_share)
         made.breach = labels.breach.of(made.features, request.tier.name)
 
-    def idle_breach(self, live: RequestState, pool: Pool, now: float) -> float:
-        """P(breach), 0-1, if the request came now and the pool's fastest replica were idle. The pool must have known
-        costs. Only costs count: errors and labels of an overload show nothing about an idle replica.
-        """
-        costs, request = self._pools[pool.spec.name].costs, live.request
-        fastest = min(pool.below_max, key=SLOWNESS)
-        scale = (self._engines.get(fastest.spec.name) or IDLE).factor
-        step_s = costs.step_s(1.0, float(live.prompt_tokens))
-        ttft_s = scale * costs.ttft_s(0.0, pool.least_unread(live.prompt_tokens, request), step_s)
-        made = Forecast(pool.spec.name, request.body_at, 0.0, ttft_s, scale * step_s)
-        self._complete(live, UNTAUGHT, made, ttft_s, NOTHING_AHEAD)
-        return made.breach
-
-    def is_late(self, live: RequestState, forecast: Forecast, bound_s: float) -> float:
+    def is_late(self, request: Request, forecast: Forecast, bound_s: float) -> float:
         """P(the first token comes later than `bound_s` after body complete), 0-1. The pool must have known costs."""
         spread = self._pools[forecast.pool].labels.spread
-        elapsed_s = forecast.at - live.request.body_at
+        elapsed_s = forecast.at - request.body_at
         return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
-    def alone_s(self, live: RequestState, pool: Pool) -> float:
-        """Expected TTFT at an idle replica, for a request that admission has decided on. The pool must have known
-        costs.
-        """
-        costs = self._pools[pool.spec.name].costs
-        # `least_unread` is set already; to ask a thousand indexes again would cost as much as the decision
-        known = pool.knows_caches
-        unread = live.least_unread if known else pool.least_unread(live.prompt_tokens, live.request)
-        return costs.ttft_s(0.0, unread, costs.step.coefficients[0])
+    def alone_s(self, offer: Offer) -> float:
+        """Expected TTFT at an idle replica. The pool must have known costs."""
+        costs = self._pools[offer.pool.spec.name].costs
+        return costs.ttft_s(0.0, offer.least_unread, costs.step.coefficients[0])
 
     def is_late_alone(self, pool: Pool, alone_s: float, bound_s: float) -> float:
         """P(TTFT exceeds `bound_s`), 0-1, if the expected TTFT is `alone_s`. The pool must have known costs."""
         return self._pools[pool.spec.name].labels.spread.over(DIRECT, alone_s, bound_s)
 
-    def expected_output(self, live: RequestState) -> float:
+    def expected_output(self, offer: Offer) -> float:
         """Expected output tokens of all choices together: the median of one answer, times the number of choices."""
-        return min(self._bucket(live).median, float(live.max_tokens)) * live.request.choices
+        request = offer.request
+        bucket = self.lengths.bucket(request.model.name, request.tier.name, offer.prompt_tokens)
+        return min(bucket.median, float(offer.max_tokens)) * request.choices
 
     def prefill_s_per_token(self, pool: str) -> float | None:
         """Seconds in which a replica of this pool reads one prompt token; None until known."""

@@ -12,6 +12,7 @@ from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.limits import TenantUse
 from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.queueing.shares import FairShares
+from gateway.core.request import Request
 from gateway.core.serving import sent_name
 
 ARRIVALS_TAU_S: Final = 5.0
@@ -154,7 +155,7 @@ class TierQueue:
     def head(self, now: float) -> QueuedRequest | None:
         """The request to serve next."""
         turn = self._turn()
-        if turn is None or now >= due_at(turn):
+        if turn is None or now >= due_at(turn.request, turn.deadline):
             return turn
         return self.first()
 
@@ -162,7 +163,7 @@ class TierQueue:
         """The request to serve next, without requests for the models and adapters in `blocked`. O(n)."""
         others = [live for live in self if sent_name(live.request) not in blocked]
         turn = min(others, key=_tenant_turn, default=None)
-        if turn is None or now >= due_at(turn):
+        if turn is None or now >= due_at(turn.request, turn.deadline):
             return turn
         return min(others, key=by_turn)
 
@@ -276,10 +277,10 @@ class TierQueue:
         return min(earlier, mine + others * (mine + 1))
 
 
-def due_at(live: QueuedRequest) -> float:
+def due_at(request: Request, deadline: float) -> float:
     """Time from which the turn of a request is due. Then it may go before requests with earlier latest starts."""
-    at = live.request.body_at
-    return at + min(MAX_TURN_S, TURN_SHARE * (live.deadline - at))
+    at = request.body_at
+    return at + min(MAX_TURN_S, TURN_SHARE * (deadline - at))
 
 
 def _first(heap: list[Entry]) -> QueuedRequest | None:

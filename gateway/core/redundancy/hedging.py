@@ -20,7 +20,7 @@ from collections import deque
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.admission.admission import Admission
+from gateway.core.admission.outlook import Outlook
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.forecast.learner import Learner
@@ -29,7 +29,7 @@ from gateway.core.redundancy.request_quarantine import Quarantine
 from gateway.core.redundancy.retry_budget import RetryBudget
 from gateway.core.redundancy.ttft_quantiles import TtftQuantiles, bucket_of
 from gateway.core.request import Random
-from gateway.core.request_state import Attempt, RequestState
+from gateway.core.request_state import Attempt, RequestState, offer_of
 from gateway.core.results import AttemptResult, HedgeResult
 from gateway.core.snapshot import HedgePoolView, HedgeTierView
 from gateway.core.timers import Timers
@@ -161,9 +161,9 @@ class Hedges(Learner):
     """The hedge timers of all requests, the quantiles to which they are set, and the budgets."""
 
     def __init__(
-        self, policy: Policy, admission: Admission, quarantine: Quarantine, extra: RetryBudget, random: Random
+        self, policy: Policy, outlook: Outlook, quarantine: Quarantine, extra: RetryBudget, random: Random
     ) -> None:
-        self._admission = admission
+        self._outlook = outlook
         self._quarantine = quarantine
         self._extra = extra
         self._random = random
@@ -289,14 +289,16 @@ class Hedges(Learner):
         denied = tier.denies()
         if denied is not None:
             return denied
-        replica = pool.pick(live, first, self._random.random())
+        replica = pool.pick(live.request, live.needs_tokens, self._random.random(), first)
         if replica is None:
             return HedgeDenied.NO_REPLICA
         capacity = replica.kv.capacity_tokens
         if capacity is not None and replica.held_tokens > BUSY * capacity:
             return HedgeDenied.KV
-        if self._admission.trusted(pool) and self._admission.forecast(live, pool, replica, now).breach > MAX_BREACH:
-            return HedgeDenied.BREACH
+        if self._outlook.trusted(pool):
+            forecast = self._outlook.forecast(offer_of(live).capped(live.max_tokens), replica, now)
+            if forecast.breach > MAX_BREACH:
+                return HedgeDenied.BREACH
         return replica if self._extra.hedge() else HedgeDenied.SHARED
 
     # ---- reading

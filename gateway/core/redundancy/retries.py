@@ -85,7 +85,7 @@ class Retries:
         """
         if live.attempts > 1:
             return None
-        replica = failed.replica.pool.pick(live, failed.replica, self._random.random())
+        replica = failed.replica.pool.pick(live.request, live.needs_tokens, self._random.random(), failed.replica)
         if replica is None and not in_pool and not failed.replica.pool.is_bound(live.request):
             replica = self._other_pool(live, failed)
         return (
@@ -118,11 +118,11 @@ class Retries:
 
     def _other_pool(self, live: RequestState, failed: Attempt) -> Replica | None:
         """A free replica of the first other pool on the route that takes the prompt; None if there is none."""
-        request = live.request
+        request, needs_tokens = live.request, live.needs_tokens
         for spec in request.policy.route(request.model, request.tier):
             pool = self._fleet.pool(spec.name)
             if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, request.batch):
-                replica = pool.pick(live, failed.replica, self._random.random())
+                replica = pool.pick(request, needs_tokens, self._random.random(), failed.replica)
                 if replica is not None:
                     return replica
         return None

@@ -10,6 +10,7 @@ from gateway.core.admission.promises import Promises, is_lost
 from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.forecaster import Forecaster
+from gateway.core.offer import Offer
 from gateway.core.policy import CountedTokens, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded, Tenants
 from gateway.core.request_state import Attempt, RequestState
@@ -69,10 +70,10 @@ class Accounting:
         use.take(most, now)
         return None
 
-    def offered(self, live: RequestState, pool: Pool, now: float) -> None:
-        """Count what a request that has come to `pool` asks of its tenant's fair share there."""
-        live.expected_output = self._forecaster.expected_output(live)
-        live.shares = pool.queue.of_tier(live.request.tier).shares
+    def offered(self, live: RequestState, offer: Offer, now: float) -> None:
+        """Count what a request asks of its tenant's fair share in the pool that it has come to."""
+        live.expected_output = self._forecaster.expected_output(offer)
+        live.shares = offer.pool.queue.of_tier(live.request.tier).shares
         live.shares.offered(live.request.tenant, live.prompt_tokens + OUTPUT_WEIGHT * live.expected_output, now)
 
     def dispatched(self, live: RequestState, now: float) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.admission.admission import Admission, Decision, Verdict
-from gateway.core.deadlines import slo_deadline
+from gateway.core.admission.admission import Admission
+from gateway.core.admission.rules import SAYS
+from gateway.core.decision import Decision, RuleName, Verdict
 from gateway.core.fleet.eligibility import with_adapter
 from gateway.core.fleet.pool import Pool, Replica
-from gateway.core.fleet.routing import RoundRobin
+from gateway.core.offer import Offer
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.prediction import NOTHING_AHEAD, Forecast
 from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.queueing.tier_queue import LOOKED_AHEAD
 from gateway.core.request import Request
-from gateway.core.request_state import RequestState
 from gateway.core.results import Reason
 from gateway.core.scheduling.next_queued import has_room, may_be_passed
 from gateway.core.serving import MAX_NAME, sent_name
@@ -111,82 +111,69 @@ class MiddleDraw:
         return DRAW
 
 
-def explain(
-    admission: Admission, pools: Iterable[Pool], live: RequestState, exceeded: LimitExceeded | None, now: float
-) -> PlacementExplanation:
-    """Explain the decision on a new request for which a pool was found. Changes only `live`.
-
-    `pools`: all pools of the policy. `exceeded`: the tenant's limit that the request exceeds, if any.
-    """
-    pool = live.pool
-    assert pool is not None
-    tier, adapter = live.request.tier, live.request.adapter
-    decision = _rehearsed(admission, pools, live, pool, now)
-    replica = decision.replica
-    chosen = pool if replica is None else replica.pool
-    best = _option(chosen, replica, live.forecast or admission.forecast(live, pool, replica, now))
-    free = [] if replica is None else pool.candidates(live.request)
+def explain(admission: Admission, offer: Offer, exceeded: LimitExceeded | None, now: float) -> PlacementExplanation:
+    """Explain the decision on a new request. `exceeded`: the tenant's limit that it exceeds, if any."""
+    outlook, pool, tier, adapter = admission.outlook, offer.pool, offer.request.tier, offer.request.adapter
+    decision, passes = _decided_on(admission, offer, now)
+    replica, got = decision.replica, decision.offer
+    chosen = got if replica is None or replica.pool is got.pool else got.at(replica.pool)
+    best = _option(chosen.pool, replica, decision.forecast or outlook.forecast(chosen, replica, now))
+    free = [] if replica is None else pool.candidates(offer.request)
     if adapter:
         free = with_adapter(free, adapter)
     others = [other for other in free if other is not replica]
-    runner_up = _option(pool, others[0], admission.forecast(live, pool, others[0], now)) if others else None
-    ahead = NOTHING_AHEAD if replica is not None else admission.ahead(live, pool, now)
-    decided = _limited(exceeded) if exceeded is not None else _decided(admission, live, pool, decision, now)
+    runner_up = _option(pool, others[0], outlook.forecast(offer, others[0], now)) if others else None
+    ahead = NOTHING_AHEAD if replica is not None else outlook.ahead(offer, now)
+    decided = _limited(exceeded) if exceeded is not None else _verdict(admission, offer, decision, passes, now)
     budget_left = admission.promises.budget_left(tier)
     return PlacementExplanation(
         verdict=decided.verdict,
         constraint=decided.constraint,
         why=decided.why,
-        pool=chosen.spec.name,
+        pool=chosen.pool.spec.name,
         mode=tier.admission.mode,
-        trust=admission.trust(pool),
+        trust=outlook.trust(pool),
         threshold=admission.promises.threshold(tier),
         budget=_budget(tier, budget_left),
         budget_left=budget_left,
-        prompt_tokens=live.prompt_tokens,
-        max_tokens=live.max_tokens,
+        prompt_tokens=offer.prompt_tokens,
+        max_tokens=got.max_tokens,
         ahead=ahead.requests,
         higher_share=ahead.higher_share,
-        drain_rate=admission.drain_per_s(pool),
+        drain_rate=outlook.drain_per_s(pool),
         own_rate=ahead.own_per_s,
         best=best,
         runner_up=runner_up,
-        left_out=tuple(_left_out(pool, live.request, now)),
+        left_out=tuple(_left_out(pool, offer.request, now)),
     )
 
 
-def _rehearsed(admission: Admission, pools: Iterable[Pool], live: RequestState, pool: Pool, now: float) -> Decision:
-    """The decision that the controller would take. Afterwards, round-robin routers get back their old positions."""
-    live.deadline = slo_deadline(live)
-    routers = [router for other in pools if isinstance(router := other.router, RoundRobin)]
-    positions = [router.last for router in routers]
-    decision = admission.arrives(live, pool, MiddleDraw(), now)
-    passing = _passing(admission, live, pool, now) if decision.verdict is Verdict.WAIT else None
-    if passing is not None:
-        if live.forecast is not None:
-            live.forecast = admission.forecast(live, pool, passing, now)
-        decision = Decision(Verdict.SEND, passing, detail=PASSING)
-    for router, position in zip(routers, positions, strict=True):
-        router.last = position
-    return decision
+def _decided_on(admission: Admission, offer: Offer, now: float) -> tuple[Decision, bool]:
+    """The decision on a request, and whether it passes others of its tier that wait."""
+    decision = admission.decide(offer, MiddleDraw(), now)
+    passing = _passing(admission, offer, now) if decision.verdict is Verdict.WAIT else None
+    if passing is None:
+        return decision, False
+    forecast = None if decision.forecast is None else admission.outlook.forecast(decision.offer, passing, now)
+    return Decision(Verdict.SEND, decision.rule, decision.offer, passing, forecast), True
 
 
-def _passing(admission: Admission, live: RequestState, pool: Pool, now: float) -> Replica | None:
+def _passing(admission: Admission, offer: Offer, now: float) -> Replica | None:
     """The replica that would take a new request at once although others of its tier wait. Each of those waits for its
     own busy replica.
 
     The rule of `NextQueued` is used, because a new request is queued before the queue is served.
     """
-    tier = live.request.tier
-    if not admission.waits_behind(tier, pool):
+    pool, tier = offer.pool, offer.request.tier
+    if not admission.waits_behind(offer):
         return None
     queue = pool.queue.of_tier(tier)
     head = queue.head(now)
     is_compared = pool.knows_caches and queue.count < LOOKED_AHEAD and has_room(pool, tier)
     if not is_compared and (head is None or not may_be_passed(head, pool)):
         return None
-    replica = pool.pick(live, None, DRAW)
-    return None if replica is None or admission.patience.waits_for_own(live, replica, now) else replica
+    replica = pool.pick(offer.request, offer.needs_tokens, DRAW)
+    return None if replica is None or admission.patience.waits_for_own(offer, replica, now) else replica
 
 
 def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:
@@ -195,53 +182,47 @@ def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:
     return ExplainedVerdict(REFUSED, exceeded.why.value, f"its tenant has used up a limit of its tier; {when}")
 
 
-def _decided(admission: Admission, live: RequestState, pool: Pool, decision: Decision, now: float) -> ExplainedVerdict:
+def _verdict(admission: Admission, offer: Offer, decision: Decision, passes: bool, now: float) -> ExplainedVerdict:
     if decision.verdict is Verdict.SHED and decision.why is Reason.PREDICTED:
-        return ExplainedVerdict(REFUSED, _missed(admission, live, pool, decision.replica, now), decision.detail)
+        return ExplainedVerdict(REFUSED, _missed(admission, decision, now), decision.detail)
     if decision.verdict is Verdict.SHED:
         return ExplainedVerdict(REFUSED, "queue", "the queue is full")
-    constraint, why = _admitted(admission, live, pool, decision)
+    constraint, why = _admitted(admission, offer, decision)
     if decision.verdict is Verdict.SEND:
-        return ExplainedVerdict(SENT, constraint, f"{why}; {decision.detail}" if decision.detail else why)
-    bound, held = _awaited(admission, live, pool)
+        return ExplainedVerdict(SENT, constraint, f"{why}; {PASSING}" if passes else why)
+    bound, held = _awaited(admission, offer)
     return ExplainedVerdict(WAITS, bound, f"{why}; {held}")
 
 
-def _admitted(admission: Admission, live: RequestState, pool: Pool, decision: Decision) -> tuple[str, str]:
-    """The rule by which a request was admitted (not refused), and the reason in words."""
-    admitted, forecast = live.request.tier.admission, live.forecast
-    if admitted.mode is AdmissionMode.OFF:
-        return "", "admission of this tier is off"
-    if forecast is None:
-        return "", "the tier has no objective"
-    threshold = admission.promises.threshold(live.request.tier)
-    if live.would_shed:
-        return "shadow", f"the tier is in shadow, so it is only counted. {admission.why(live, pool, forecast)}"
-    if live.owed:
-        return "fairness", "it is doubtful, but too few prompts of its length were admitted"
-    if live.explored:
-        return "exploration", "it is doubtful, but a few such requests of each tier are admitted to learn from"
-    if live.degraded:
-        return "shorter answer", f"with at most {live.max_tokens} tokens of answer it is in time"
-    if decision.replica is not None and decision.replica.pool is not pool:
-        return "spill", f"pool {pool.spec.name} would refuse it, and {forecast.pool} has room to spare"
-    if forecast.breach > threshold:
-        return "", f"P(breach) is above the threshold, but the forecast is {admission.trust(pool)}"
-    return "", "P(breach) is within the threshold, and no constraint of the tier would break"
+def _admitted(admission: Admission, offer: Offer, decision: Decision) -> tuple[str, str]:
+    """The rule by which a doubtful request was admitted, or empty, and the reason in words."""
+    rule, forecast, outlook = decision.rule, decision.forecast, admission.outlook
+    says = SAYS[rule]
+    if forecast is None or rule is RuleName.OWN_CACHE:
+        return "", says
+    if rule is RuleName.SHADOW:
+        return rule.value, f"{says}. {outlook.why(offer, forecast, outlook.doubt(offer, forecast))}"
+    if rule is RuleName.SHORTER_ANSWER:
+        return rule.value, f"{says}: it gets at most {decision.offer.max_tokens} tokens"
+    if rule is not RuleName.IN_TIME:
+        return rule.value, says
+    if not outlook.is_within(offer, forecast):
+        return "", f"P(breach) is above the threshold, but the forecast is {outlook.trust(offer.pool)}"
+    return "", says
 
 
-def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Replica | None, now: float) -> str:
+def _missed(admission: Admission, decision: Decision, now: float) -> str:
     """The objective for which a doubtful request is refused. It is the percentile that would break, or else the
     objective with the likeliest miss.
 
     The likeliest miss is found by a forecast for each metric alone.
     """
-    forecast, tier = live.forecast, live.request.tier
+    forecast, offer, outlook = decision.forecast, decision.offer, admission.outlook
     assert forecast is not None
-    if forecast.breach <= admission.promises.threshold(tier) or not admission.trusted(pool):
-        broken = admission.promises.broken(live, pool, forecast)
-        return "" if broken is None else broken.constraint
-    slo, likeliest, most = live.slo, "", -1.0
+    doubt = outlook.doubt(offer, forecast)
+    if not doubt.is_likely_missed:
+        return "" if doubt.broken is None else doubt.broken.constraint
+    slo, likeliest, most = offer.slo, "", -1.0
     alone = (
         ("TTFT", slo.ttft, Slo(ttft=slo.ttft)),
         ("TPOT", slo.tpot, Slo(tpot=slo.tpot)),
@@ -249,24 +230,22 @@ def _missed(admission: Admission, live: RequestState, pool: Pool, replica: Repli
     )
     for name, objectives, one in alone:
         if objectives:
-            live.slo = one
-            raw = admission.forecast(live, pool, replica, now).raw
+            raw = outlook.forecast(offer.judged_by(one), decision.replica, now).raw
             if raw > most:
                 highest = max(objectives, key=_quantile)
                 likeliest, most = f"{name} {highest.percentile}", raw
-    live.slo = slo
     return likeliest
 
 
-def _awaited(admission: Admission, live: RequestState, pool: Pool) -> tuple[str, str]:
+def _awaited(admission: Admission, offer: Offer) -> tuple[str, str]:
     """The bound that keeps a waiting request from being sent, and the reason in words."""
-    tier, adapter = live.request.tier, live.request.adapter
-    free = pool.candidates(live.request)
+    pool, tier, adapter = offer.pool, offer.request.tier, offer.request.adapter
+    free = pool.candidates(offer.request)
     if not free and pool.ready(tier):
         return "model", "the replicas that list its model are busy"
     if free and adapter and not with_adapter(free, adapter):
         return "adapter", "no replica has room for its adapter"
-    if free and admission.waits_behind(tier, pool):
+    if free and admission.waits_behind(offer):
         return "order", "others of its tier wait before it"
     if free:
         return "home", "the replica of its session, or with its prompt in the cache, is busy"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.core.commands import Command
-from gateway.core.fleet.pool import Pool
 from gateway.core.policy import Policy, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.redundancy.request_quarantine import News
@@ -196,10 +195,9 @@ class Inspector:
     def _explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
         """The decision that a request would get now, without the fallback of its tier."""
         state, live = self.state, RequestState(request)
-        found = state.places.find(live, now)
-        if not isinstance(found, Pool):
-            return found
-        live.cap()
-        exceeded = state.accounting.exceeded(live, found, now)
-        live.move(found)
-        return explain(state.admission, state.fleet, live, exceeded, now)
+        offer = state.places.find(request, now)
+        if isinstance(offer, Unplaceable):
+            return offer
+        live.ask(offer)
+        exceeded = state.accounting.exceeded(live, offer.pool, now)
+        return explain(state.admission, offer, exceeded, now)

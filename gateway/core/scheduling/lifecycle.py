@@ -16,7 +16,7 @@ from gateway.core.fleet.slot import UNREAD
 from gateway.core.policy import AdmissionMode
 from gateway.core.redundancy.request_quarantine import doubt_s
 from gateway.core.redundancy.retries import FAILURES, rest_s
-from gateway.core.request_state import Attempt, RequestState
+from gateway.core.request_state import Attempt, RequestState, offer_of
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.scheduling.state import BREAKERS, State
 from gateway.core.scheduling.usage import believed
@@ -66,6 +66,7 @@ class Lifecycle:
         if live.request.tier.admission.mode is not AdmissionMode.ENFORCE:
             replica.budget.overfill(replica.bound, now)
         slot = pool.acquire(replica, live.request.tier.name, prompt, prompt - cached, live.visible, now)
+        pool.router.sent(replica)
         if live.request.adapter:
             replica.adapters.opened(live.request.adapter)
         attempt = Attempt(self._next_attempt, live, slot, hedge)
@@ -85,7 +86,7 @@ class Lifecycle:
         if context is not None and live.request.max_tokens is None:
             # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
             # request.
-            live.max_tokens = min(live.max_tokens, max(1, context - live.prompt_likely))
+            live.max_tokens = min(live.max_tokens, max(1, context - offer_of(live).prompt_likely))
         for learner in self._learners:
             learner.opened(attempt, now)
         slot.prediction = attempt.facts
@@ -322,7 +323,7 @@ class Lifecycle:
     def cut(self, live: RequestState, why: Reason) -> None:
         """End an answer that has begun as an incomplete answer."""
         live.decide(Outcome.CUT, why, self._call.now)
-        self._call.commands.append(Cut(live.request.id, why, live.prompt_likely * live.request.batch))
+        self._call.commands.append(Cut(live.request.id, why, offer_of(live).prompt_likely * live.request.batch))
         self.cancel(live)
         self.settle(live)
 
@@ -374,7 +375,7 @@ class Lifecycle:
             pool.queue.of_tier(tier).turns.take_back(sent_at)
         if live.outcome is Outcome.INVALID:
             came_at = live.request.body_at
-            pool.demand.take_back(live.prompt_likely * live.request.batch)
+            pool.demand.take_back(offer_of(live).prompt_likely * live.request.batch)
             pool.asked.take_back(tier, came_at, now)
             pool.queue.of_tier(tier).arrivals.take_back(came_at, now)
 

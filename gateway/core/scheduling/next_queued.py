@@ -13,7 +13,7 @@ from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.queueing.tier_queue import due_at
 from gateway.core.request import Random
-from gateway.core.request_state import RequestState
+from gateway.core.request_state import RequestState, offer_of
 from gateway.core.serving import sent_name
 
 
@@ -36,7 +36,7 @@ class NextQueued:
         waiting: QueuedRequest | None = head
         while waiting is not None:
             is_held = is_blocked(waiting.request, pool)
-            if is_held and now >= due_at(waiting):
+            if is_held and now >= due_at(waiting.request, waiting.deadline):
                 make_way(waiting.request, pool)
             chosen = self._chosen(waiting, pool, blocked, now)
             if chosen is not None or not is_held:
@@ -56,7 +56,7 @@ class NextQueued:
             waiting = [first, *(self._requests[other.request.id] for other in others if other is not head)]
             chosen = self._patience.chosen(waiting, pool, self._random.random(), now)
         else:
-            replica = pool.pick(head, None, self._random.random())
+            replica = pool.pick(first.request, first.needs_tokens, self._random.random())
             if replica is not None:
                 chosen = first, replica
         if chosen is None and may_be_passed(head, pool):
@@ -73,17 +73,20 @@ class NextQueued:
         """
         waits: set[tuple[str, str, bool]] = set()
         for queued in pool.queue.of_tier(head.request.tier).in_order():
-            request = queued.request
+            request, live = queued.request, self._requests[queued.request.id]
             is_bound = pool.is_bound(request)
             home = pool.home(request) if is_bound else None
-            alike = "" if home is None else home.spec.name, sent_name(request), pool.contexts.tell_apart(queued)
+            alike = (
+                "" if home is None else home.spec.name,
+                sent_name(request),
+                pool.contexts.tell_apart(queued.needs_tokens),
+            )
             if sent_name(request) in blocked or alike in waits or (is_bound and home is None):
                 continue  # a request with the same home, model and context waits, or its home is gone
-            live = self._requests[request.id]
-            replica = pool.pick(queued, None, self._random.random())
+            replica = pool.pick(request, queued.needs_tokens, self._random.random())
             if replica is None:
                 waits.add(alike)
-            elif not self._patience.waits_for_own(live, replica, now):
+            elif not self._patience.waits_for_own(offer_of(live), replica, now):
                 return live, replica
         return None
 
@@ -92,7 +95,8 @@ def may_be_passed(head: QueuedRequest, pool: Pool) -> bool:
     """Whether requests behind `head` may be sent before it, because it waits for its home, or for a longer context,
     while another replica has room.
     """
-    return (pool.is_bound(head.request) or pool.contexts.tell_apart(head)) and has_room(pool, head.request.tier)
+    is_tied = pool.is_bound(head.request) or pool.contexts.tell_apart(head.needs_tokens)
+    return is_tied and has_room(pool, head.request.tier)
 
 
 def has_room(pool: Pool, tier: Tier) -> bool:

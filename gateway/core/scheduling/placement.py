@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.offer import Offer, granted
 from gateway.core.policy import PoolSpec
 from gateway.core.request import GENERATING, Request
-from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason
 from gateway.core.serving import MAX_NAME, no_model
 
@@ -23,6 +23,8 @@ class Unplaceable:
     why: Reason
     detail: str = ""
     retry_after_s: float | None = None
+    prompt_tokens: int = 0
+    """Estimated tokens of all prompts together."""
 
 
 class Placement:
@@ -32,22 +34,26 @@ class Placement:
         self._fleet = fleet
         self._prompts = prompts
 
-    def find(self, live: RequestState, now: float) -> Pool | Unplaceable:
-        """The pool for a request. Also sets the estimated prompt lengths in `live`."""
-        request, batch = live.request, live.request.batch
+    def find(self, request: Request, now: float) -> Offer | Unplaceable:
+        """The offer of a request to the pool that will serve it."""
+        batch = request.batch
         # An engine reads the prompts of a batch one by one, so the mean prompt length must fit, not the sum.
         if request.prompt_exact is not None:
             low, high = request.prompt_exact // batch, -(-request.prompt_exact // batch)
-            live.prompt_tokens = request.prompt_exact
+            tokens = request.prompt_exact
         else:
             low, high = self._prompts.estimate(request.asked_model or request.model.name, request.prompt_bytes // batch)
-            live.prompt_tokens = high * batch
+            tokens = high * batch
         if request.stored is not None:
             low, high = low + request.stored.tokens, high + request.stored.tokens
-            live.prompt_tokens = high
-        live.prompt_likely = (low + high) // 2
-        live.needs_tokens = high if request.max_tokens is None else high + request.tier.caps.granted(request.max_tokens)
-        return self._beyond_context(request, low, high) or place(request, low, high, self._fleet, now)
+            tokens = high
+        found = place(request, low, high, self._fleet, now)
+        if isinstance(found, Pool) or found.outcome is not Outcome.INVALID:
+            found = self._beyond_context(request, low, high) or found
+        if not isinstance(found, Pool):
+            return replace(found, prompt_tokens=tokens)
+        needs = high if request.max_tokens is None else high + request.tier.caps.granted(request.max_tokens)
+        return Offer(request, found, tokens, (low + high) // 2, needs, granted(request))
 
     def _beyond_context(self, request: Request, low: int, high: int) -> Unplaceable | None:
         """The refusal of a prompt that no replica on the route has the context for. An estimated prompt is refused only

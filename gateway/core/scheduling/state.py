@@ -60,7 +60,7 @@ class State:
         self.retry_after = RetryAfter(self.forecaster, random)
         self.extra = RetryBudget()
         self.retries = Retries(self.fleet, self.extra, random)
-        self.hedges = Hedges(policy, self.admission, self.quarantine, self.extra, random)
+        self.hedges = Hedges(policy, self.admission.outlook, self.quarantine, self.extra, random)
         # The order matters when an attempt closes: no other learner reads the facts of hedging, so it comes last.
         self.learners: tuple[Learner, ...] = (self.forecaster, self.hedges)
 

@@ -167,7 +167,9 @@ class Balancer:
         for pool in self._pools(request, live.prompt_tokens):
             up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]
             if up:
-                server = self._routers[pool.name].pick(up, self._random.random(), request.prefix)
+                router = self._routers[pool.name]
+                server = router.pick(up, self._random.random(), request.prefix)
+                router.sent(server)
                 break
         else:
             out += self._refuse(job, Outcome.ERROR if job.tried else Outcome.REFUSED, why, now)

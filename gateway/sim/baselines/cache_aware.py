@@ -7,7 +7,7 @@ their trees are trimmed.
 
 from __future__ import annotations
 
-from gateway.core.fleet.routing import C
+from gateway.core.fleet.routing import C, RoutingTarget
 from gateway.core.request import NO_PREFIX, Prefix
 
 
@@ -19,6 +19,9 @@ class CacheAware:
     def __init__(self, threshold: float, least: float, times: float) -> None:
         self._threshold, self._least, self._times = threshold, least, times
         self._seen: dict[int, set[int]] = {}
+
+    def sent(self, replica: RoutingTarget) -> None:
+        """Nothing is counted: the load of replicas says it."""
 
     def pick(
         self,

@@ -1,0 +1,140 @@
+"""Acts on changes of replicas and pools: samples, breakers, drains, reloads and silence."""
+
+from __future__ import annotations
+
+from gateway.core.fleet.evidence import EjectionReason
+from gateway.core.fleet.health import SWEEP_S
+from gateway.core.fleet.judge import LATE_FACTOR
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.offer import Offer
+from gateway.core.request_state import Attempt, RequestState
+from gateway.core.sample import Sample
+from gateway.core.scheduling.lifecycle import Lifecycle
+from gateway.core.scheduling.scheduler import Scheduler
+from gateway.core.scheduling.state import BREAKERS, State
+from gateway.core.snapshot import ReplicaState
+
+
+class ReplicaChanges:
+    """Moves, rescues and serves requests when replicas change."""
+
+    def __init__(self, state: State, life: Lifecycle, scheduler: Scheduler) -> None:
+        self._state = state
+        self._life = life
+        self._call = state.call
+        self._timers = state.timers
+        self._fleet = state.fleet
+        self._admission = state.admission
+        self._forecaster = state.forecaster
+        self._places = state.places
+        self._retries = state.retries
+        self._quarantine = state.quarantine
+        self._scheduler = scheduler
+
+    def observed(self, replica: Replica, sample: Sample) -> None:
+        """Take a sample of a replica, and update its limits from the facts learned since the last sample."""
+        pool, now, models = replica.pool, self._call.now, replica.models
+        if self._fleet.observe(replica, sample, now):
+            self.moved(replica)
+        if replica.models is not models:
+            self._replace_lost(pool)
+        if sample.running is not None:
+            self._forecaster.observed(replica, now)
+        if pool.demand.is_due(now):
+            pool.demand.tick(self._forecaster.costs(pool), pool.serving, pool.slots, now)
+        self._admission.price(replica, now)
+        pool.tune(replica, self._admission.prefill_limit(pool), now)
+        pool.asked.keep(pool.by_tier, pool.ends.per_s(now), now)
+        if pool.queue:
+            self._scheduler.pump(pool)
+        if sample.healthy is False and replica.health.state is ReplicaState.DOWN:
+            self._life.cancel_unanswered(replica)
+
+    def moved(self, replica: Replica) -> None:
+        """The breaker of `replica` changed. If its pool has no replica left, the pool's queue is moved to other pools.
+
+        If there is no other pool, the requests wait until their deadlines, since a replica may come back. A request
+        whose home is lost is placed again at once, or refused.
+        """
+        pool, now = replica.pool, self._call.now
+        health = pool.spec.health
+        if replica.health.state is ReplicaState.DOWN:
+            self._quarantine.died(replica.spec.server, now)
+        self._life.check_by(now + (min(health.open_s, SWEEP_S) if health.slow_start_s else health.open_s))
+        self._replace_lost(pool)
+        if pool.alive:
+            return
+        for live in self._state.waiting(pool):
+            if self._life.has_expired(live):
+                continue
+            other = self._places.find(live.request, now)
+            if isinstance(other, Offer):
+                self._life.unqueue(live)
+                live.ask(other)
+                self._scheduler.enter(live, other)
+
+    def _replace_lost(self, pool: Pool) -> None:
+        """Place queued requests again, or refuse them, if their home (down, drained, silent) or their model is lost."""
+        for live in self._state.waiting(pool):
+            home = pool.home(live.request) if pool.is_bound(live.request) else None
+            if (home is not None and not home.keeps_state) or not pool.may_serve(live.request):
+                self._place_again(live)
+
+    def _place_again(self, live: RequestState) -> None:
+        """Take a request out of its queue. Place it in another pool or at its fallback, or else refuse it."""
+        if not live.waiting or self._life.has_expired(live):
+            return  # an earlier call may have moved a request into a full queue and displaced this one
+        self._life.unqueue(live)
+        other = self._scheduler.place(live)
+        if other is not None:
+            self._scheduler.enter(live, other)
+
+    def replace_waiting(self, gone: list[Pool]) -> None:
+        """Move the queued requests of removed pools to other pools of their models.
+
+        Requests that continue a stored response of a removed replica are refused.
+        """
+        moved = [live for pool in gone for live in self._state.waiting(pool)]
+        for pool in self._fleet:
+            self._replace_lost(pool)
+            for live in self._state.waiting(pool):
+                if live.request.stored is not None and pool.home(live.request) is None:
+                    moved.append(live)
+        for live in moved:
+            self._place_again(live)
+
+    def check(self) -> None:
+        """Check all replicas for outliers, end backoffs that are over, set the next timer, and serve the queues."""
+        kept = {r for pool in self._fleet if pool.queue for r in pool.replicas.values() if r.keeps_state}
+        self._timers.set(BREAKERS, self._call.now + self._fleet.cool(self._call.now))
+        for pool in self._fleet:
+            if kept and any(replica in kept and not replica.keeps_state for replica in pool.replicas.values()):
+                self._replace_lost(pool)
+            self._rescue(pool)
+            self._scheduler.pump(pool)
+
+    def _rescue(self, pool: Pool) -> None:
+        """Cancel attempts that wait for a first token at silent replicas, so that their requests are retried elsewhere.
+
+        At most as many are cancelled as other replicas have room for. The rest may still be answered. A replica is
+        silent by its streams or its metrics, so unstreamed answers hang there as well. A probe is not cancelled,
+        because it tests whether the silence lasts. Nor is a prompt that is expected to take that long.
+        """
+        silent = [r for r in pool.replicas.values() if r.health.out is EjectionReason.STALLED and not r.slots]
+        if not silent or pool.queue:
+            return
+        taken, spare = 0, round(pool.headroom * pool.slots)
+        for attempt in self._state.attempts.values():
+            if attempt.replica not in silent or taken >= spare or not self._is_stuck(attempt):
+                continue
+            if attempt.live.outcome is None and self._retries.may_be_made(attempt.live, attempt.replica, taken):
+                taken += 1
+                self._life.cancel_attempt(attempt)
+
+    def _is_stuck(self, attempt: Attempt) -> bool:
+        """Whether an attempt at a silent replica was sent before the ejection, and its first token is far too late."""
+        if attempt.first_at is not None or attempt.cancelled or attempt.slot.paused:
+            return False
+        expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
+        is_late = self._call.now - attempt.opened_at > LATE_FACTOR * expected_s
+        return is_late and attempt.opened_at < attempt.replica.health.out_at
