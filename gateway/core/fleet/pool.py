@@ -418,7 +418,7 @@ class Pool(Slots[Replica]):
     def ready(self, tier: Tier) -> list[Replica]:
         """Replicas that `tier` may use now, whatever their models."""
         by_max = tier.admission.mode is not AdmissionMode.ENFORCE
-        return self._ready(by_max) if self._may_take(request.tier, by_max) else []
+        return self._ready(by_max) if self._may_take(tier, by_max) else []
 
     def candidates(self, request: Request) -> list[Replica]:
         """Replicas that `request` may use now, in the order of `_load`. Room for its LoRA adapter is left out."""
