@@ -18,6 +18,8 @@ ALL = "TAILGATE_TEST_CLIENTS"
 
 CHECKS = ("streaming", "failing", "tools", "pictures", "schemas", "embeddings", "scores", "errors", "waits")
 USUAL = tuple(check for check in CHECKS if check not in ("pictures", "scores"))
+COMMON = tuple(check for check in USUAL if check != "embeddings")
+"""The checks that the page takes for granted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,9 @@ class Program:
     def row(self) -> str:
         """The client's row of the table in docs/guides/clients.md."""
         client = f"`{self.package}`" + (self.package == "openai") * f" ({'node' if self.node else 'Python'})"
-        cells = [client, self.pin, *("yes" if check in self.checks else "" for check in CHECKS)]
-        return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+        special = [check for check in CHECKS if check in self.checks and check not in COMMON]
+        missing = [f"no {check}" for check in COMMON if check not in self.checks]
+        return f"| {client} | {self.pin} | {', '.join(special + missing)} |".replace("|  |", "| |")
 
     @property
     def command(self) -> list[str]:
