@@ -35,6 +35,10 @@ def write(played: Played, name: str, out: Path) -> None:
     (out / "scenario.json").write_bytes(orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
 
 
+COUNTED = "Answered: ended in that time. Good: due in it, and within the objectives."
+"""For a page that stands alone; docs/guides/loadtesting.md says so for those in docs/results."""
+
+
 def as_page(played: Played, name: str) -> str:
     """The text of scenario.html: the table, the pictures, and notes on them."""
     scenario = played.scenario
@@ -42,7 +46,7 @@ def as_page(played: Played, name: str) -> str:
     parts = [
         f"<h1>{escape(scenario.title)}</h1>",
         f'<p class="about">{escape(" ".join(scenario.about.split()))}</p>',
-        f"<p>{escape(how(played))}</p>",
+        f"<p>{escape(how(played))} {COUNTED}</p>",
         *(f'<p class="warning">{escape(note)}</p>' for note in notes(played)),
         figures(pictures(scenario, played.reports, name)),
         "<h2>Everybody</h2>",
@@ -59,7 +63,7 @@ def write_docs(played: Played, name: str, folder: Path) -> Path:
         f"# {name}",
         of.title + ".",
         " ".join(of.about.split()),
-        how(played) + f" Again: `make scenario NAME={name}`.",
+        how(played),
         *(f"![{path.stem}]({path.name})" for path in drawn),
         grid_as_markdown(grid(of, reports)),
         *(f"**{note}.**" for note in notes(played)),
@@ -77,8 +81,8 @@ def how(played: Played) -> str:
     late = max(of["generator"]["late_p99_s"] for of in tests)
     return (
         f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed; "
-        f"{tests[0]['seconds']:.0f} s count. Answered: ended in that time. Good: due in it, and within the objectives. "
-        f"The generator's p99 lateness: {1e3 * late:.1f} ms ({1e3 * MAX_LATE_S:.0f} allowed)."
+        f"{tests[0]['seconds']:.0f} s count. The "
+        f"generator's p99 lateness: {1e3 * late:.1f} ms ({1e3 * MAX_LATE_S:.0f} allowed)."
     )
 
 
