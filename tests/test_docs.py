@@ -168,11 +168,12 @@ def yaml_blocks(page: Path) -> list[str]:
 
 
 def policy_tables() -> Iterator[tuple[list[str], dict[str, list[str]]]]:
-    """For each section of the reference: its paths, and the rows of its table by field."""
+    """For each section of the reference: its paths, and the rows of its table by field. Fields may share a row."""
     for title, body in re.findall(r"^##+ (.+)\n((?:(?!^##).*\n)*)", prose(POLICY), re.MULTILINE):
-        rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \| (.*) ?\|$", body, re.MULTILINE)
+        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.*) \| (.*) \| (.*) ?\|$", body, re.MULTILINE)
         if rows:
-            yield re.findall(r"`(.+?)`", title), {name: rest for name, *rest in rows}
+            fields = {name: rest for names, *rest in rows for name in re.findall(r"\w+", names)}
+            yield re.findall(r"`(.+?)`", title), fields
 
 
 def policy_sections(section: Any = PolicyFile, path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
