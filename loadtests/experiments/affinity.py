@@ -1,8 +1,7 @@
 """Conversations and prefix caches: hit rate, TTFT and goodput by router, on eight replicas of 8B on an A100.
 
-Coding agents share long instructions, and each turn repeats all earlier ones. Figures end in the rate of requests/s;
-without affinity the first promises break at about 18. `cache-aware` is the default rule of vllm-router. The oracle is
-the gateway, but sees the caches of all engines. `trace` is in Mooncake's format, and does not fit into the caches.
+Figures end in the rate of requests/s; without affinity the first promises break at about 18. The oracle is the gateway,
+but sees the caches of all engines. `trace` is in Mooncake's format, and does not fit into the caches.
 
 Several gateways do not know of each other. Each request goes to a random one, or each connection does. With keys,
 requests name their conversation in `x-session-id`. In `shared` traffic, 60% of the prompts begin with one system prompt

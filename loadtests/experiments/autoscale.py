@@ -3,8 +3,7 @@
 The rate of the main workload is a sine: a day in two hours. The scaler reads the wanted replicas every fifteen seconds.
 New replicas serve 90 s later; surplus ones are drained, the youngest first. A replica costs from its start to its
 drain. The optimum has, in each second, the fewest replicas with which 99% are good (`tailgate plan`). "Short" is the
-share of the day with fewer replicas than the optimum. A turn is a change of direction. The constants of the signal
-(`gateway/core/fleet/autoscale.py`) were tuned on this workload.
+share of the day below it. The constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this workload.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Tests whether P(breach) is a true probability, with everything admitted.
 
 In shadow mode each forecast at arrival is compared with its outcome: was the request good in the end? The load is 1.25x
-on average, with bursts of 2.2 times that. Bins have equal mass over all seeds together. *Before the regression* is the
-input of the logistic regression: a log-normal of learned width. *Not calibrated* has the first assumed width, and
-learns nothing from outcomes.
+on average, with bursts of 2.2 times that. Bins have equal mass over all seeds together. *Before the regression* is a
+log-normal of learned width.
 """
 
 from __future__ import annotations

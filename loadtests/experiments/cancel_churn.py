@@ -2,8 +2,7 @@
 
 Three tiers, two pools and eight replicas get bursts up to their capacity. Most clients leave, at random moments.
 Attempts are refused, reset, cut off, or get no answer. Every four seconds a replica dies, becomes slow or silent or is
-drained, or the policy is reloaded. In the end nothing may be held: no request, attempt, slot, timer, lease or token.
-Sockets take no part.
+drained, or the policy is reloaded. Sockets take no part.
 """
 
 from __future__ import annotations

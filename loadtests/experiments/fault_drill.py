@@ -2,9 +2,8 @@
 
 Twelve replicas serve the main workload at .75x. After a minute one takes three times as long, one answers every request
 with a fast 503, and one never answers. Their health checks pass. A replica is out once it never again gets more than
-two requests in five seconds. Goodput and p99 TTFT of tier 0 count from 15 s after the faults. An hour without faults
-shows how often a healthy replica is ejected. Then one replica dies every half minute; goodput is compared with its
-share of that of all twelve.
+two requests in five seconds. An hour without faults shows how often a healthy replica is ejected. Then one replica dies
+every half minute; goodput is compared with its share of that of all twelve.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Capacity of the load generator on one core: requests, pieces of streams, thousands of streams, and its lateness.
 
-The whole command, `python -m loadtests run`, runs against answers that cost next to nothing. The capacity of a core is
-the work done / its CPU time. Lateness is judged at half of the wanted requests and pieces, beside that of the machine
-itself. Memory is the largest resident set.
+The capacity of a core is the work done / its CPU time. Lateness is judged at half of the wanted requests and pieces,
+beside that of the machine itself.
 """
 
 from __future__ import annotations

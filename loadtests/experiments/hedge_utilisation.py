@@ -1,8 +1,8 @@
 """Hedging with queues: the effect of duplicates on a busy fleet, with and without the rules that hold them back.
 
-Eight servers serve one request at a time. Times are those of the textbook's fleet. With rules off, the gateway sees no
-queue, and only the budget limits duplicates. With rules on, a server has two slots, and other requests wait in the
-gateway. Then no duplicate is sent while a request waits, or while more than .8 of the slots are in use.
+Eight servers serve one request at a time. With rules off, the gateway sees no queue, and only the budget limits
+duplicates. With rules on, a server has two slots, and other requests wait in the gateway. Then no duplicate is sent
+while a request waits, or while more than .8 of the slots are in use.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The overload, live: gateway, clients and emulated replicas over HTTP on one machine, at twice their capacity.
 
 Every candidate gets the same requests of the main workload, for a minute after a warm-up: ours, the three best
-tier-blind static caps of a sweep, and round robin. Latency counts from the time when a request is due. Engines run in
-slow motion, so that two cores carry every token; durations of the policy are stretched alike. The optimum is the
-constrained clairvoyant program on the same requests.
+tier-blind static caps of a sweep, and round robin. Engines run in slow motion, so that two cores carry every token;
+durations of the policy are stretched alike.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One tier, from cold, up to three times what the optimum can serve: there is no lower tier to refuse.
 
-The tier is that of `policies/default.yaml`. The traffic is that of the lowest tier of the main workload. Nothing is
-warmed up: the gateway learns in the counted overload. The replay knows the length of each answer, which no gateway can.
-So there is also a replay with answers of the mean length. Figures named `ttft` have a TTFT objective alone. The engine
-is `default`, which was chosen, not measured.
+The tier is that of `policies/default.yaml`. The replay knows the length of each answer, which no gateway can. So there
+is also a replay with answers of the mean length. Figures named `ttft` have a TTFT objective alone. The engine is
+`default`, which was chosen, not measured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Our figures beside those of wrk (closed loop) and aiperf (open loop, same schedule), at the same target.
 
-The target answers after 200 to 400 ms and then every 20 to 30 ms, in a fixed order. So the tools differ only in how
-they measure. aiperf's inter-token latency is our TPOT, its inter-chunk latency our ITL. wrk sends the same request over
-as many connections as our closed loop has clients.
+The target answers after 200 to 400 ms and then every 20 to 30 ms, in a fixed order. aiperf's inter-token latency is our
+TPOT, its inter-chunk latency our ITL. wrk sends the same request over as many connections as our closed loop has
+clients.
 """
 
 from __future__ import annotations

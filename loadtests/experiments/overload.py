@@ -1,10 +1,7 @@
 """Weighted goodput from .6x to 3x of what the optimum can serve, compared with the optimum and with static rules.
 
-1x is the highest rate at which the constrained clairvoyant program accepts 99% of the requests. All candidates get the
-same arrivals. The static caps are the best of a sweep over slots and patience at each load, in hindsight. The replay
-serves the requests that the optimum accepts, by the best of three servers. Weighted goodput counts a good request as
-its tier's weight; refusals are misses. The second workload, code, has the same policy, untuned. The engine is
-`default`, which was chosen, not measured.
+The static caps are the best of a sweep over slots and patience at each load, in hindsight. The second workload, code,
+has the same policy, untuned.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Three engines have two replicas each, learned slots and chat traffic. Policies are policies/default.yaml,
 policies/chat-with-tiers.yaml, or one TTFT objective of 2 or 6 s. Loads are multiples of the knee of one tier with round
-robin. All arrivals count, from a cold start on.
+robin.
 
 An objective is kept in a window unless more of its answers are late than chance explains (one-sided 5%, at least 50
 answers). A refusal is at once within 100 ms of the complete body. P(breach) is judged over served requests, in 15 bins

@@ -2,7 +2,7 @@
 
 The main workload runs without bursts at .9x. Clients leave after ten seconds without an answer, and retry as the OpenAI
 SDK does; so do refused clients. Goodput is that of first tries, compared with that of the 20 s before. The other run
-has no admission, no queue deadline, and no limit of slots or retries. Both run without ejection.
+has no admission, no queue deadline, and no limit of slots or retries.
 """
 
 from __future__ import annotations

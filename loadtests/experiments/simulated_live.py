@@ -1,8 +1,7 @@
 """Is the simulator right? Scenarios of the load tester, live and simulated, on the same requests.
 
 Live is a gateway, emulated replicas and clients over HTTP on one machine. The simulation has the same controller and
-model of an engine, in virtual time. The measured time of HTTP is put between the gateway and the engine. Its rule was
-fitted to the cold start and to long prompts among short ones, not to the others.
+model of an engine, in virtual time. The measured time of HTTP is put between the gateway and the engine.
 
 A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. A live run is one such
 draw. With `--full` a test is played until its means are known well enough, at most twenty times; otherwise once.

@@ -2,8 +2,7 @@
 
 There is no admission. The same requests are judged once by a TTFT objective of 1 s alone, and once by a TPOT objective
 of 30 ms alone. A knee is the interpolated load at which attainment falls below 90%, or the last load if it never does.
-In code, chunks of long prompts stretch every step, so TPOT breaks long before TTFT. An operator who watches one of the
-two notices overload late.
+In code, chunks of long prompts stretch every step, so TPOT breaks long before TTFT.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The textbook story: with too high a limit on requests in flight TTFT collapses, and throughput does not show it.
 
 One tier has a TTFT objective of 1 s, at 1.3x. An engine runs 64 requests: a lower cap wastes it, a higher one lets
-requests wait inside it. TTFT goodput is the share of the served answers whose first token came in time. Throughput
-counts every token.
+requests wait inside it. TTFT goodput is the share of the served answers whose first token came in time.
 """
 
 from __future__ import annotations
