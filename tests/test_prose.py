@@ -10,19 +10,21 @@ from tests.prose import MAX_WORDS, faults, sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-FOLDERS = ("guides", "operations", "internals")
-PAGES = [page for folder in FOLDERS for page in sorted((ROOT / "docs" / folder).rglob("*.md"))]
-OTHERS = [
+DOCS = ROOT / "docs"
+RESULTS = DOCS / "results"
+PAGES = [
     README,
     ROOT / "CONTRIBUTING.md",
     ROOT / "deploy" / "README.md",
-    *sorted((ROOT / "docs" / "reference").glob("*.md")),
+    *(page for page in sorted(DOCS.rglob("*.md")) if not page.is_relative_to(RESULTS)),
 ]
 MAX_README_WORDS = 900
-MAX_PAGES_WORDS = 26_000
+# As counted by `wc -w`, with the bars of tables. They may fall, and rise only for a user who asks for it.
+MAX_DOCS_WORDS = 49_000
+MAX_RESULTS_WORDS = 11_000
 
 
-@pytest.mark.parametrize("page", [*OTHERS, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_page_is_plain_english(page: Path) -> None:
     found = faults(page.read_text("utf-8"))
     assert not found, "\n".join(["", *map(str, found)])
@@ -32,9 +34,10 @@ def test_readme_is_read_in_five_minutes() -> None:
     assert len(README.read_text("utf-8").split()) <= MAX_README_WORDS
 
 
-def test_guides_operations_and_internals_are_short_together() -> None:
-    assert all((ROOT / "docs" / folder).is_dir() for folder in FOLDERS)
-    assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= MAX_PAGES_WORDS
+@pytest.mark.parametrize(("folder", "most"), [(DOCS, MAX_DOCS_WORDS), (RESULTS, MAX_RESULTS_WORDS)])
+def test_docs_are_short_together(folder: Path, most: int) -> None:
+    words = sum(len(page.read_text("utf-8").split()) for page in folder.rglob("*.md"))
+    assert 0.9 * most < words <= most
 
 
 LONG = " ".join(["word"] * MAX_WORDS)
