@@ -87,7 +87,7 @@ class Mirrors:
         return result is MirrorResult.OK
 
     def send(self, model: Model, name: str, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
-        """Send a copy that `admits` accepted. `name`: that of the model in `body`. `total_s`: its timeout in seconds."""
+        """Send a copy that `admits` accepted. `name`: of the model in `body`. `total_s`: its timeout in seconds."""
         mirror = model.mirror
         assert mirror is not None
         pool = self._pools.get(mirror.to)
