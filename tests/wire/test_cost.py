@@ -15,14 +15,16 @@ from typing import Final
 import orjson
 import pytest
 
-from gateway.core.policy import MAX_VALUES, Caps
+from gateway.core.policy import MAX_VALUES, Caps, PoolSpec, SessionKey, SessionKeys
 from gateway.core.request import Endpoint
 from gateway.process import GC_ALLOCATIONS
 from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.encoding import CorruptBody, Decoding
+from gateway.wire.http.headers import RequestHead
 from gateway.wire.prefix import prefix_of
 from gateway.wire.request import BadRequest, Parsed, parse, parse_counted, parse_in_parts, render
+from gateway.wire.session import session_of
 from tests.interpreted import interpreted
 
 from .test_prompt import MINIMAL
@@ -172,6 +174,10 @@ def long(shape: str) -> bytes:
     }[shape]
 
 
+HEAD: Final = RequestHead()
+SESSIONS: Final = PoolSpec("p", (), sessions=SessionKeys(keys=(SessionKey.FIRST_MESSAGE,)))
+
+
 def part_seconds(given: bytes) -> list[float]:
     """CPU seconds of each part of the work on a long chat, up to the bytes for the engine."""
     took: list[float] = []
@@ -185,6 +191,7 @@ def part_seconds(given: bytes) -> list[float]:
             return [*took, thread_time() - begin]
         took.append(thread_time() - begin)
     begin = thread_time()
+    session_of(HEAD, "t", done.fields, [SESSIONS])
     prefix_of(done.fields, payload=done.payload)
     render(done, "m", 5)
     return [*took, thread_time() - begin]
