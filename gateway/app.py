@@ -123,6 +123,7 @@ class Gateway:
             policy,
             clock,
             partial(unfit, self.controller),
+            self.board.takes,
             self.metrics.copied,
             partial(supervisor.caught, Callback.WATCH),
         )

@@ -109,7 +109,7 @@ class MirrorResult(StrEnum):
 
     OK = "ok"
     FAILED = "failed"
-    """No replica of the shadow pool was up, or its answer was an error or too late."""
+    """No replica of the shadow pool was up and took the model, or its answer was an error or too late."""
     FULL = "full"
     """Not sent, because too many copies, or too many bytes of copies, were under way."""
     SHEDDING = "shedding"

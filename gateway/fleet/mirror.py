@@ -27,14 +27,16 @@ class Mirrors:
         policy: Policy,
         clock: Callable[[], float],
         unfit: Callable[[], Collection[str]],
+        takes: Callable[[str, str], bool],
         told: Callable[[str, str, MirrorResult], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
-        """`unfit`: returns the names of replicas that get no requests. `told`: called with model, pool and result of
-        each copy.
+        """`unfit`: returns the names of replicas that get no requests. `takes`: takes a replica and a model, and
+        returns whether the replica may serve it. `told`: called with model, pool and result of each copy.
         """
         self._clock = clock
         self._unfit = unfit
+        self._takes = takes
         self._told = told
         self._on_bug = on_bug
         self._due: dict[str, float] = {}
@@ -84,12 +86,12 @@ class Mirrors:
             self._told(model.name, mirror.to, result)
         return result is MirrorResult.OK
 
-    def send(self, model: Model, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
-        """Send a copy that `admits` accepted. `total_s`: its timeout in seconds."""
+    def send(self, model: Model, name: str, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
+        """Send a copy that `admits` accepted. `name`: of the model in `body`. `total_s`: its timeout in seconds."""
         mirror = model.mirror
         assert mirror is not None
         pool = self._pools.get(mirror.to)
-        replica = None if pool is None else self._least_busy(pool)
+        replica = None if pool is None else self._least_busy(pool, name)
         if pool is None or replica is None:
             self._told(model.name, mirror.to, MirrorResult.FAILED)
             return
@@ -126,9 +128,9 @@ class Mirrors:
         limit = mirror.limit if pool.slots is None else min(mirror.limit, pool.slots * len(replicas))
         return sum(self._under_way[name] for name in replicas) < limit
 
-    def _least_busy(self, pool: PoolSpec) -> ReplicaSpec | None:
+    def _least_busy(self, pool: PoolSpec, model: str) -> ReplicaSpec | None:
         unfit = self._unfit()
-        fit = [replica for replica in pool.replicas if replica.name not in unfit]
+        fit = [each for each in pool.replicas if each.name not in unfit and self._takes(each.name, model)]
         return min(fit, key=lambda replica: self._under_way[replica.name], default=None)
 
     async def _copy(self, model: str, pool: str, fetcher: Fetcher) -> None:

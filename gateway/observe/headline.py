@@ -127,9 +127,10 @@ def _failing(metrics: Metrics, tiers: Sequence[TierFacts], failed: float, now: f
 
 
 def _lost(count: float, tiers: Sequence[TierFacts], since_s: float, now: float, verb: str) -> str:
-    """The rate of lost requests, and their share of the offered."""
-    offered = sum(facts.recent.read(now)[TierFacts.OFFERED] for facts in tiers)
-    share = f" ({count / offered:.0%} of all)" if offered else ""
+    """The rate of lost requests since the first, and their share of the offered once they fill the window."""
+    offered = sum(facts.recent.read(now)[TierFacts.OFFERED] for facts in tiers) if since_s > 0.9 * SPAN_S else 0.0
+    part = count / offered if offered else 0.0
+    share = f" ({f'{part:.0%}' if part >= 0.01 else 'under 1%'} of all)" if offered else ""
     return f"{count / max(1.0, min(SPAN_S, since_s)):.2g}/s {verb}{share}"
 
 

@@ -57,8 +57,8 @@ class MirrorService(Protocol):
     def admits(self, model: Model, size: int) -> bool:
         """Whether a copy of this request is to be sent. `size`: bytes of its body."""
 
-    def send(self, model: Model, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
-        """Send a copy. Its answer is dropped."""
+    def send(self, model: Model, name: str, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
+        """Send a copy. Its answer is dropped. `name`: that of the model in `body`."""
 
 
 SHEDS: Final = frozenset(
@@ -416,11 +416,13 @@ class Exchange(AttemptOwner):
         if service is None or mirror is None or parsed.api.shape.is_form or self.request.stored is not None:
             return
         if service.admits(model, len(parsed.payload)):
-            body = render(parsed, mirror.upstream or self._sent_as(parsed), max_tokens)
+            name = mirror.upstream or self._sent_as(parsed)
+            body = render(parsed, name, max_tokens)
             body = body if self._first is None else without_store(body)
             body = salted(body, self.request.endpoint, self.request.policy.pools[mirror.to], self.request.tenant)
             rid = b"%b-%bm" % (self._rid, PROCESS)
-            service.send(model, self.request.endpoint, body, rid, min(MAX_COPY_S, self.request.tier.timeouts.total_s))
+            total_s = min(MAX_COPY_S, self.request.tier.timeouts.total_s)
+            service.send(model, name, self.request.endpoint, body, rid, total_s)
 
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
         """The whole HTTP message of an attempt: head and body."""

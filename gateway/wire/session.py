@@ -20,6 +20,8 @@ _METADATA: Final = SessionKey.METADATA
 _FIRST_MESSAGE: Final = SessionKey.FIRST_MESSAGE
 MAX_NAME: Final = 512
 """Longest name of a session, in characters. A longer name is ignored."""
+LONG_TEXT: Final = 64 * 1024
+"""A longer text, in characters, counts in a first message by its beginning and its length."""
 IN_USER_ID: Final = "_session_"
 """Comes before the session in a user id of older versions of Claude Code: `user_<hash>_account_<id>_session_<id>`.
 Since March 2026, Claude Code writes JSON with a `session_id` (github.com/coder/aibridge/pull/241).
@@ -68,7 +70,7 @@ def _first_message(fields: dict[str, Any]) -> str | None:
     for number, message in enumerate(messages):
         if isinstance(message, dict) and message.get("role") == "user":
             said = [_said(each) for each in messages[: number + 1]]
-            parts = [_parts(fields.get("system")), fields.get("instructions"), said]
+            parts = [_parts(fields.get("system")), _parts(fields.get("instructions")), said]
             return blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
     return None
 
@@ -81,16 +83,21 @@ def _said(message: Any) -> Any:
 def _parts(content: Any) -> Any:
     """The parts of a content, with text parts reduced to their text: clients move `cache_control` from turn to turn."""
     if not isinstance(content, list):
-        return [content] if isinstance(content, str) else content
+        return [_begin(content)] if isinstance(content, str) else content
     parts: list[Any] = []
     for part in content:
         if not isinstance(part, dict):
             parts.append(part)
         elif isinstance(part.get("text"), str):
-            parts.append(part["text"])
+            parts.append(_begin(part["text"]))
         else:
             parts.append({name: value for name, value in part.items() if name != "cache_control"})
     return parts
+
+
+def _begin(text: str) -> Any:
+    """What tells a text from others: a very long one by its length and beginning, since writing it all takes 70 ms."""
+    return text if len(text) <= LONG_TEXT else [text[:LONG_TEXT], len(text)]
 
 
 def _user_id(fields: dict[str, Any]) -> str:

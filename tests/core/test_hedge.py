@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -148,6 +149,20 @@ class TestLateFirstToken:
         warmed(story, 1.0, n=60)
         late(story).expect(dispatch("r2"))
 
+    @pytest.mark.parametrize("ends", [Story.first_token, Story.leaves])
+    def test_ttft_during_which_the_gateway_stood_still_is_not_learned(
+        self, ends: Callable[[Story, str], Story]
+    ) -> None:
+        story = play(rules())
+        for n in range(10):
+            story.arrives(f"held {n}").sent(f"held {n}")
+        story.now += 9.0
+        story.controller.lagged(8.9, story.now)
+        for n in range(10):
+            ends(story.whatever(), f"held {n}").cancelled(f"held {n}")
+        (of,) = story.controller.snapshot(story.now).hedged_pools
+        assert sum(threshold.samples for threshold in of.thresholds) == 0
+
 
 class TestNoHedge:
     @pytest.mark.parametrize("how", [{"stream": False}, {"choices": 2}])
@@ -235,7 +250,7 @@ class TestHedgeDenied:
         story = warmed(play(rules(ALWAYS, "r1", "r2", "r3")))
         story.arrives("x").sent("x").finishes("x", AttemptOutcome.RESET, body_hash=7)
         story.sent("x").finishes("x", AttemptOutcome.FAILED).whatever()
-        late(story, at="r3", body_hash=7)  # the others count as busy: they failed at once
+        late(story, body_hash=7)
         assert denied(story) == {HedgeDenied.SUSPECT: 1}
 
     def test_hedges_are_denied_for_a_while_after_duplicates_kept_losing(self) -> None:

@@ -196,6 +196,18 @@ def test_a_client_whose_requests_are_all_bad_ejects_nobody(bad_share: float, per
     assert all(not traffic.story.replica(name).health.ejections for name in NAMES)
 
 
+@pytest.mark.parametrize(("odd", "is_load"), [({}, False), ({"r2": BAD}, True), ({"r1": BAD, "r2": BAD}, True)])
+def test_refusals_count_as_load_only_of_replicas_that_refuse_more_than_others(
+    odd: dict[str, AttemptResult], is_load: bool
+) -> None:
+    traffic = Traffic(odd)
+    loads = []
+    for _ in range(20):
+        traffic.run(1.0, 20.0, 0.0 if odd else 0.5)
+        loads.append(sum(r.imputed for pool in traffic.story.controller.state.fleet for r in pool.replicas.values()))
+    assert (sum(loads) > 0) is is_load
+
+
 def test_odd_replica_is_found_beside_a_client_whose_requests_are_all_bad() -> None:
     traffic = Traffic({"r3": NOT_FOUND}).run(30.0, 20.0, 0.3)
     assert [name for name in NAMES if traffic.story.replica(name).health.ejections] == ["r3"]

@@ -188,6 +188,14 @@ def test_few_gaps_prove_less_than_many() -> None:
     assert 1.0 < few.drift < 0.5 * many.drift
 
 
+def test_steps_that_are_planned_to_take_no_time_have_no_drift() -> None:
+    made = StepBudget()
+    made.prices = StepPrices(0.0, 0.0, 0.0, prompt_s=1e-4)  # learned so from short answers of a small model
+    made.add(1, 100, 10.0, 0.0)
+    made.saw(4, 0.1, 100, 0.1)
+    assert made.drift == 1.0
+
+
 def test_idle_replica_has_no_drift() -> None:
     made = seeing(budget(0.1), 5.0, 10.0)
     made.remove(8, 0.0)

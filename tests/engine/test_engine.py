@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable
 from time import monotonic
 from typing import Any
@@ -215,8 +216,9 @@ async def _freed(engine: Engine, leave: Awaitable[None]) -> None:
     assert await engine.until_running(lambda running: running == 0, 30) <= GONE_S
 
 
-def _endless(engine: Engine) -> dict[str, Any]:
-    room = (engine.max_model_len or 4096) - 500
+def _endless(engine: Engine, most: int = 2**20) -> dict[str, Any]:
+    """A request whose answer fills the context, or has `most` tokens."""
+    room = min(most, (engine.max_model_len or 4096) - 500)
     ask = {"model": engine.model, "messages": HELLO, "max_tokens": room, "temperature": 0.0}
     return ask | ({"extra_body": {"min_tokens": room}} if engine.kind == "vllm" else {})
 
@@ -243,6 +245,51 @@ async def test_engine_stops_when_the_client_of_an_unstreamed_answer_leaves(
         await asyncio.gather(waiting, return_exceptions=True)
 
     await _freed(engine, leave())
+
+
+def _twice(engine: Engine, address: str, kind: str) -> Policy:
+    """A policy with the engine as two replicas: itself, and the relay at `address`."""
+    text = f"""\
+apiVersion: tailgate/v1
+models: {{{engine.model}: {{pools: [main]}}}}
+pools: {{main: {{engine: {kind}, replicas: [{engine.url}, {address}]}}}}
+tiers: {{standard: {{max_tokens: {{limit: 100000}}, timeouts: {{total: 300s}}}}}}
+"""
+    return load_text(text, "policy.yaml", {})
+
+
+@pytest.mark.parametrize("metrics", [True, False], ids=["with metrics", "without metrics"])
+async def test_burst_beside_a_long_whole_answer_reaches_both_replicas(engine: Engine, metrics: bool) -> None:
+    """The whole answer takes several times as long as the silence after which a streaming replica is ejected."""
+    assert await engine.running() == 0, "somebody else uses this engine"
+    shares: Counter[str | None] = Counter()
+    short: dict[str, Any] = {"model": engine.model, "messages": HELLO, "max_tokens": 4, "stream": True}
+    settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
+    async with recording(engine.url) as (address, _):
+        policy = _twice(engine, address, engine.kind if metrics else "openai")
+        async with (
+            Gateway(settings, policy) as gateway,
+            openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=300) as client,
+        ):
+
+            async def ask() -> None:
+                answer = await client.chat.completions.with_raw_response.create(**short)
+                await _joined(answer.parse())
+                shares[answer.headers.get("x-tailgate-replica")] += 1
+
+            began = monotonic()
+            whole = asyncio.create_task(client.chat.completions.create(**_endless(engine, 3000)))
+            await engine.until_running(lambda running: running == 1, 60)
+            while not whole.done():
+                await asyncio.gather(*(ask() for _ in range(8)))
+            took_s = monotonic() - began
+            (pool,) = gateway.controller.snapshot(monotonic()).pools
+    assert (await whole).choices[0].finish_reason == "length"
+    assert took_s > 6, "this engine is too fast to show anything"
+    assert [replica.state.value for replica in pool.replicas] == ["up", "up"]
+    assert [sum(count for _, count in replica.health.ejections) for replica in pool.replicas] == [0, 0]
+    assert len(shares) == 2, shares
+    assert min(shares.values()) > 0.2 * shares.total()
 
 
 def _hurried(engine: Engine, on_total: str = "cut") -> Policy:

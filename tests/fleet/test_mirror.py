@@ -24,10 +24,17 @@ class Shadow:
         self.told: list[MirrorResult] = []
         self.bugs: list[Exception] = []
         self.down: frozenset[str] = frozenset()
+        self.lacking: frozenset[str] = frozenset()
+        """Replicas that list other models."""
         self.model = Model("m", ("main",), mirror=Mirror("shadow", share, limit))
         rules = policy(pool("http://10.0.0.1:1", name="main"), to, models=(self.model,))
         self.mirrors = Mirrors(
-            rules, lambda: self.now, lambda: self.down, lambda _m, _p, said: self.told.append(said), self.bugs.append
+            rules,
+            lambda: self.now,
+            lambda: self.down,
+            lambda replica, name: (name, replica in self.lacking) == ("next", False),
+            lambda _m, _p, said: self.told.append(said),
+            self.bugs.append,
         )
 
     def offer(self, requests: int = 1, size: int = 100) -> int:
@@ -35,7 +42,7 @@ class Shadow:
         return sum(self.mirrors.admits(self.model, size) for _ in range(requests))
 
     def send(self, size: int = 100) -> None:
-        self.mirrors.send(self.model, Endpoint.CHAT, b"x" * size, b"rid", 5.0)
+        self.mirrors.send(self.model, "next", Endpoint.CHAT, b"x" * size, b"rid", 5.0)
 
 
 IDLE = pool("http://127.0.0.1:9", name="shadow")
@@ -123,8 +130,18 @@ async def test_mirror_copies_go_to_the_least_busy_replica_that_is_up() -> None:
     await shadow.mirrors.aclose()
 
 
-def test_mirror_copy_fails_if_no_replica_of_the_shadow_pool_is_up() -> None:
+async def test_mirror_copies_go_only_to_replicas_that_may_serve_their_model() -> None:
+    shadow = Shadow(pool("http://127.0.0.1:9", "http://127.0.0.1:10", name="shadow"))
+    shadow.lacking = frozenset({"shadow-0"})
+    for _ in range(2):
+        shadow.send()
+    assert shadow.mirrors.busy() == {"shadow-1": 2}
+    await shadow.mirrors.aclose()
+
+
+@pytest.mark.parametrize("why", ["down", "lacking"])
+def test_mirror_copy_fails_if_no_replica_of_the_shadow_pool_is_up_with_its_model(why: str) -> None:
     shadow = Shadow(IDLE)
-    shadow.down = frozenset({"shadow-0"})
+    setattr(shadow, why, frozenset({"shadow-0"}))
     shadow.send()
     assert shadow.told == [MirrorResult.FAILED]

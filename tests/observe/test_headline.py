@@ -73,7 +73,16 @@ def test_headline_of_failures_names_the_usual_reason() -> None:
         metrics.ended(replace(FAILED, request=a_request(body_at=120.0)))
     (found,) = of(metrics, WELL)
     assert found.what == "requests fail"
-    assert found.details == "0.6/s fail (100% of all), most of them upstream-error"
+    assert found.details == "0.6/s fail, most of them upstream-error"
+
+
+def test_headline_of_few_failures_does_not_say_that_none_of_all_fail() -> None:
+    metrics = Metrics(POLICY)
+    for number in range(60):
+        for _ in range(4):
+            metrics.ended(replace(OK, request=a_request(body_at=70.0 + number)))
+    metrics.ended(replace(FAILED, request=a_request(body_at=70.0)))
+    assert of(metrics, WELL)[0].details == "0.017/s fail (under 1% of all), most of them upstream-error"
 
 
 def test_headlines_of_failures_and_refusals_begin_with_those_that_are_more() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from statistics import median
 
@@ -17,6 +18,7 @@ from .raw import CHAT, Client, chat, head, request
 from .waiting import DEADLINE_S
 
 MB = 2**20
+ROUNDS = 5
 KEYS = {"key-of-greedy": "greedy", "key-of-modest": "modest"}
 GREEDY, MODEST = (f"Authorization: Bearer {key}" for key in KEYS)
 COUNT = "/v1/messages/count_tokens"
@@ -81,7 +83,7 @@ async def test_tenant_whose_bodies_are_refused_does_not_slow_another_down(
     gateway: GatewayFactory, capture: Capture, connect: Connect, path: str, size: int
 ) -> None:
     """The bodies are refused for their last field, when all of them is parsed. They are compared with equal bodies that
-    are refused by their head.
+    are refused by their head. The best of several rounds counts, since a busy machine slows down some of them.
     """
     gw = await gateway(rules(capture.url, keys=KEYS))
     unit = b"word, " if size > MB else b"\\u00e9\\n"
@@ -115,5 +117,10 @@ async def test_tenant_whose_bodies_are_refused_does_not_slow_another_down(
         return median_s
 
     await asked(10)
-    alone = await asked(60) if size > SHORT_BYTES else await beside("/nowhere", 404)
-    assert await beside(path, 400) < 2 * alone
+    alone_s = beside_s = math.inf
+    for _ in range(ROUNDS):
+        alone_s = min(alone_s, await asked(60) if size > SHORT_BYTES else await beside("/nowhere", 404))
+        beside_s = min(beside_s, await beside(path, 400))
+        if beside_s < 2 * alone_s:
+            return
+    pytest.fail(f"{1000 * beside_s:.1f} ms beside refused bodies, {1000 * alone_s:.1f} ms without")

@@ -35,6 +35,7 @@ async def test_clients_are_served_whatever_the_mirror_pool_does(
     gateway: GatewayFactory, emulator: EmulatorFactory, capture: Capture, connect: Connect, does: object
 ) -> None:
     capture.answer = does or (lambda call: None)  # type: ignore[assignment]
+    capture.models = ["next"]
     gw = await gateway(rules((await emulator()).urls[0], capture.url))
     client = await connect(gw.url)
     for _ in range(8):
@@ -57,6 +58,7 @@ async def test_answer_to_a_mirrored_request_is_not_stored(
     gateway: GatewayFactory, emulator: EmulatorFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = fine
+    capture.models = ["next"]
     text = rules((main := await emulator()).urls[0], capture.url).replace("50%", "100%")
     gw = await gateway(text.replace("free: {", "free: {caps: {stored_responses: true}, "))
     client = await connect(gw.url)

@@ -5,6 +5,7 @@ the same size, measured in the same run.
 from __future__ import annotations
 
 import gc
+import math
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,20 +15,24 @@ from typing import Final
 import orjson
 import pytest
 
-from gateway.core.policy import MAX_VALUES, Caps
+from gateway.core.policy import MAX_VALUES, Caps, PoolSpec, SessionKey, SessionKeys
 from gateway.core.request import Endpoint
 from gateway.process import GC_ALLOCATIONS
 from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.encoding import CorruptBody, Decoding
+from gateway.wire.http.headers import RequestHead
 from gateway.wire.prefix import prefix_of
 from gateway.wire.request import BadRequest, Parsed, parse, parse_counted, parse_in_parts, render
+from gateway.wire.session import session_of
 from tests.interpreted import interpreted
 
 from .test_prompt import MINIMAL
 
 SIZE: Final = 64 * 1024
 MAX_RATIO: Final = 10.0
+ROUNDS: Final = range(3, 30)
+"""Fewest and most rounds of a comparison. More rounds do no harm: work that costs too much does so in its best one."""
 TRIES: Final = 12
 CAPS: Final = Caps(media=True, stored_responses=True)
 
@@ -95,23 +100,27 @@ def as_in_the_process() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-@pytest.fixture(scope="module")
-def plain_s(as_in_the_process: None) -> float:
-    return min(seconds(lambda: parsed(Endpoint.CHAT, PLAIN)) for _ in range(TRIES))
+def is_within(work: Callable[[], None], chats: int = 1) -> bool:
+    """Whether the work takes at most `MAX_RATIO` times as long as so many plain chats.
 
-
-def is_within(plain_s: float, work: Callable[[], None]) -> bool:
-    """Whether the work takes at most `MAX_RATIO` times a plain chat, once in a few tries: a busy machine only adds."""
-    return any(seconds(work) <= MAX_RATIO * plain_s for _ in range(TRIES))
+    Both take turns, so that a busy machine slows down both, and the best of each are compared.
+    """
+    best_s = plain_s = math.inf
+    for number in range(ROUNDS.stop):
+        plain_s = min(plain_s, seconds(lambda: parsed(Endpoint.CHAT, PLAIN)))
+        best_s = min(best_s, seconds(work))
+        if number >= ROUNDS.start and best_s <= MAX_RATIO * chats * plain_s:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("name", [api.name for api in APIS if not api.shape.is_form])
-def test_no_field_costs_more_than_ten_times_the_cpu_of_a_plain_chat(plain_s: float, name: str) -> None:
+def test_no_field_costs_more_than_ten_times_the_cpu_of_a_plain_chat(as_in_the_process: None, name: str) -> None:
     endpoint = next(endpoint for endpoint, api in API_OF.items() if api.name == name)
     for field in fields(name):
         for shape, value in SHAPES.items():
             given = body(name, field, value)
-            assert is_within(plain_s, lambda: parsed(endpoint, given)), (field, shape)  # noqa: B023
+            assert is_within(lambda: parsed(endpoint, given)), (field, shape)  # noqa: B023
 
 
 def peak(work: Callable[[], None]) -> int:
@@ -165,6 +174,10 @@ def long(shape: str) -> bytes:
     }[shape]
 
 
+HEAD: Final = RequestHead()
+SESSIONS: Final = PoolSpec("p", (), sessions=SessionKeys(keys=(SessionKey.FIRST_MESSAGE,)))
+
+
 def part_seconds(given: bytes) -> list[float]:
     """CPU seconds of each part of the work on a long chat, up to the bytes for the engine."""
     took: list[float] = []
@@ -178,6 +191,7 @@ def part_seconds(given: bytes) -> list[float]:
             return [*took, thread_time() - begin]
         took.append(thread_time() - begin)
     begin = thread_time()
+    session_of(HEAD, "t", done.fields, [SESSIONS])
     prefix_of(done.fields, payload=done.payload)
     render(done, "m", 5)
     return [*took, thread_time() - begin]
@@ -232,7 +246,7 @@ ENCODED: Final = {"empty blocks": EMPTY, "zeros": deflated(bytes(2**20)), "store
 
 
 @pytest.mark.parametrize("encoding", ENCODED)
-def test_step_of_decoding_costs_no_more_than_ten_plain_chats(plain_s: float, encoding: str) -> None:
+def test_step_of_decoding_costs_no_more_than_ten_plain_chats(as_in_the_process: None, encoding: str) -> None:
     for number in range(4):
 
         def step() -> None:
@@ -244,4 +258,4 @@ def test_step_of_decoding_costs_no_more_than_ten_plain_chats(plain_s: float, enc
                 except CorruptBody:
                     return
 
-        assert is_within((number + 1) * plain_s, step)
+        assert is_within(step, number + 1)

@@ -11,7 +11,7 @@ import pytest
 from gateway.core.policy import ANONYMOUS, PoolSpec, SessionKey, SessionKeys
 from gateway.core.sessions import Session, key_of
 from gateway.wire.http.headers import RequestHead, read_head, wanted
-from gateway.wire.session import MAX_NAME, session_of
+from gateway.wire.session import LONG_TEXT, MAX_NAME, session_of
 from gateway.wire.session import sticky_key as sticky_key_of
 
 HEADER, CACHE_KEY, METADATA, USER, FIRST_MESSAGE = SessionKey
@@ -183,6 +183,8 @@ def test_different_first_texts_pictures_and_roles_name_different_conversations()
     contents: list[Any] = ["hi", "ho", ["hi", "ho"], [PICTURE], [{**PICTURE, "source": {"url": "http://x/b.png"}}]]
     found = [named(keyed(FIRST_MESSAGE), messages=[{"role": "user", "content": each}]) for each in contents]
     found.append(named(keyed(FIRST_MESSAGE), messages=[said("system", "hi"), said("user", "hi")]))
+    long = ("a" * LONG_TEXT, "a" * (LONG_TEXT + 1), "b" + "a" * LONG_TEXT)
+    found += [named(keyed(FIRST_MESSAGE), messages=[said("user", each)]) for each in long]
     assert len(set(found)) == len(found)
 
 

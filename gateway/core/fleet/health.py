@@ -81,6 +81,7 @@ class AnswerCounts:
         "failed_by",
         "odd",
         "odd_by",
+        "odd_streak",
         "rest",
         "rest_odd",
         "seen",
@@ -105,8 +106,8 @@ class AnswerCounts:
         self.began_at = now
         """Start of the present window."""
         self.strikes = 0
-        self.streak = 0
-        """Number of failures since the last useful answer."""
+        self.odd_streak = self.streak = 0
+        """Numbers of odd answers, and of failures, since the last useful answer."""
         self.failed_by: set[str] = set()
         """Tenants of these failures, at most two."""
         self.bodies: set[int] = set()
@@ -122,7 +123,7 @@ class AnswerCounts:
         self.window += 1
         if not odd:
             self.useful += 1
-            self.streak = 0
+            self.odd_streak = self.streak = 0
             self.failed_by.clear()
             self.bodies.clear()
             return
@@ -130,6 +131,7 @@ class AnswerCounts:
         self.all_odd += 1
         self.window_odd += 1
         self.useful = 0
+        self.odd_streak += 1
         if len(self.odd_by) < 2:
             self.odd_by.add(tenant)
         if fails(seen):

@@ -15,7 +15,8 @@ MAX_IMPUTED_S: Final = 60.0
 class ImputedLoad:
     """Failed attempts of one pool that still count as load of their replicas.
 
-    Without this load, a replica that fails at once would look idle and get every request.
+    Without this load, a replica that fails at once would look idle and get every request. Only odd answers that are its
+    own count (`Judge.is_its_own`): what all engines refuse alike is no load.
     """
 
     def __init__(self) -> None:

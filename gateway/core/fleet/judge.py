@@ -97,6 +97,8 @@ class Judge:
         """Numbers of answers and of odd ones of all replicas that are not ejected; they fade."""
         self._all = self._all_odd = 0
         """The same since the start."""
+        self._shares, self._answering = 0.0, 0
+        """Sum of their shares of odd answers, and the number of these replicas that answered lately."""
         self.suspects = False
         """Whether any replica is suspected. Between calls of `check` it may stay True too long, but it is never wrongly
         False.
@@ -118,6 +120,7 @@ class Judge:
             self._tenant, self._other_at = tenant, self._tenant_at
         self._tenant_at = now
         answers = own.answers
+        share, answered = answers.share, answers.seen >= 1.0
         answers.add(seen, tenant, body)
         odd = answers.useful == 0
         if odd and fails(seen):
@@ -133,6 +136,8 @@ class Judge:
             return
         self._seen += 1.0
         self._all += 1
+        self._shares += answers.share - (share if answered else 0.0)
+        self._answering += not answered
         if not odd:
             return
         self._odd += 1.0
@@ -172,9 +177,21 @@ class Judge:
         """
         return replica.health.answers.share > MIN_EXCESS + self._rest_share(replica)
 
+    def is_its_own(self, replica: BaseReplica) -> bool:
+        """Whether the odd answers that `replica` gave since its last useful one are too many for requests to cause.
+
+        Each of the others counts alike: a replica that answers oddly at once attracts requests. Before any of them has
+        answered, half of the requests may be bad.
+        """
+        answers = replica.health.answers
+        counts = replica.health.out is None and answers.seen >= 1.0
+        others, shares = self._answering - counts, self._shares - (answers.share if counts else 0.0)
+        return (shares / others if others else 0.5) ** answers.odd_streak < MAX_CHANCE
+
     def fade(self, replicas: Sequence[BaseReplica]) -> None:
         """Forget part of the counts. Called before each `check`, with all replicas of the pool."""
-        self._seen = self._odd = 0.0
+        self._seen = self._odd = self._shares = 0.0
+        self._answering = 0
         self.suspects = any(replica.health.suspected for replica in replicas)
         for replica in replicas:
             if replica.health.out is None:
@@ -182,6 +199,9 @@ class Judge:
                 answers.fade()
                 self._seen += answers.seen
                 self._odd += answers.odd
+                if answers.seen >= 1.0:
+                    self._shares += answers.share
+                    self._answering += 1
         if self.doubted and all(r.health.state is ReplicaState.UP and not r.health.failures for r in replicas):
             self.doubted.clear()
 

@@ -134,6 +134,8 @@ class StepBudget:
         self._seen_s = self._seen_s * kept + seconds
         self._planned_s = self._planned_s * kept + steps * self._mean_s(self.decode_s(held_tokens), now)
         self._seen_at = now
+        if self._planned_s <= 0.0:
+            return  # all prices of decoding are zero so far: there is nothing to correct
         # One more stream that runs as predicted is assumed, because few gaps prove little.
         weight = self._seen_s / (self._seen_s + PROMPTS_TAU_S)
         drift = weight * math.log(self._seen_s / self._planned_s)

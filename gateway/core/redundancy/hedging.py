@@ -244,9 +244,12 @@ class Hedges(Learner):
     def _learn(self, attempt: Attempt, censored: bool, now: float) -> None:
         """Learn the TTFT of a first attempt.
 
-        Second attempts do not count. They are made when replicas are slow, so they are not typical.
+        Second attempts do not count. They are made when replicas are slow, so they are not typical. Nor does an attempt
+        whose first token was awaited while the gateway itself stood still.
         """
-        if attempt.first and attempt.sent_at is not None:
+        prediction = attempt.slot.prediction
+        is_ours = prediction is not None and not prediction.counts
+        if attempt.first and attempt.sent_at is not None and not is_ours:
             first_tokens = self.of_pool(attempt.replica.pool).first_tokens
             first_tokens.add(bucket_of(attempt.slot.unread_tokens), now - attempt.sent_at, censored, now)
 

@@ -31,10 +31,10 @@ class Endings:
         """Update health, quarantine and backoff of the replica after an attempt has ended."""
         live, replica = attempt.live, attempt.replica
         seen = seen_of(finish)
-        if EVIDENCE[seen].says is Says.ODD:
-            replica.pool.imputed.add(attempt.slot, self._forecaster.costs(replica.pool).stay_s, self._call.now)
         live.body_hash = live.body_hash if finish.body_hash is None else finish.body_hash
         moved = self._fleet.ended(replica, finish, live.request, live.body_hash, self._call.now)
+        if EVIDENCE[seen].says is Says.ODD and replica.pool.judge.is_its_own(replica):
+            replica.pool.imputed.add(attempt.slot, self._forecaster.costs(replica.pool).stay_s, self._call.now)
         if finish.body_hash is not None and may_kill(seen):
             for other in self._life.suspect(live, replica, finish.body_hash):
                 if other.pool is not None and other.pool is not replica.pool:  # the caller serves that pool

@@ -20,8 +20,8 @@ def test_quick_form_of_the_engines_experiment_meets_its_floor() -> None:
     findings = engines(Runner(QUICK))
     figures = {name: found.value for name, found in findings.figures.items()}
     assert figures["least_good_of_served"] >= 0.95
-    assert figures["least_zero_less_round_robin"] >= -0.02  # .01 is wanted: shadow mode only counts
-    assert figures["least_zero_less_round_robin_cold"] >= -0.02
+    for name in ("least_zero_less_round_robin", "least_zero_less_round_robin_cold"):
+        assert (findings.figures[name].high or 0.0) >= -0.01, f"{name}: worse than chance explains"
     assert figures["most_slots_off_auto"] <= 0.1
     (chart,) = findings.charts
     ours, zero, open_ = (line.y[0] or 0.0 for line in chart.lines)
