@@ -78,7 +78,7 @@ def show(found: dict[str, Any], out: Console) -> None:
         out,
         "threshold",
         f"  {found['threshold']:.2f}",
-        f"(admission {found['mode']}, error budget {_budget(found)}, forecast {found['trust']})",
+        f"(admission {found['mode']}, forecast {found['trust']})",
     )
     rate = "not known yet" if found["drain_rate"] is None else f"{found['drain_rate']:.1f} requests/s"
     share = f"{found['higher_share']:.0%} of that for more urgent tiers"
@@ -86,8 +86,6 @@ def show(found: dict[str, Any], out: Console) -> None:
         share += f", {found['own_rate']:.1f}/s of its tier were sent from the queue"
     _line(out, "pool", f"       {found['pool']}", f"({found['ahead']} ahead, drains {rate}, {share})")
     _line(out, "request", f"    {found['prompt_tokens']} prompt tokens, at most {found['max_tokens']} of answer")
-    if best["replica"] is None:
-        _line(out, "in vain", f"    {probability(best['in_vain'], 3)}", "(P(refused after waiting))")
     for one in found.get("left_out", ()):
         _line(out, one["state"], f"  {one['replica']}", f"({one['why']})" if one["why"] else "")
     out.print(_forecasts(best, found["runner_up"]))
@@ -98,12 +96,6 @@ def show(found: dict[str, Any], out: Console) -> None:
 def _line(out: Console, label: str, text: str, why: str = "", style: str = "cyan") -> None:
     reason = f"  [dim]{escape(why)}[/dim]" if why else ""
     out.print(f"[{style}]{escape(label)}[/{style}]{escape(text)}{reason}", markup=True)
-
-
-def _budget(found: dict[str, Any]) -> str:
-    if found["budget_left"] is not None:
-        return f"left {found['budget_left']:.0%}"
-    return f"not known yet ({found['budget']})" if found["budget"] != "no objective" else "none (no objective)"
 
 
 def _forecasts(best: dict[str, Any], runner_up: dict[str, Any] | None) -> Table:

@@ -75,8 +75,8 @@ def _latencies(rows: Sequence[Summary]) -> Table:
 
 
 def _promises(rows: Sequence[Summary]) -> Table:
-    shares = ("in_vain", "in_vain_forecast", "in_vain_ece", "newcomers_admitted", "comebacks_admitted")
-    table = new_table("policy", "tier", "waited", "in vain", "as forecast", "off by", "newcomers admitted", "comebacks")
+    shares = ("in_vain", "newcomers_admitted", "comebacks_admitted")
+    table = new_table("policy", "tier", "waited", "in vain", "newcomers admitted", "comebacks")
     for row in rows:
         for tier, figures in row.tiers.items():
             waited = figures["waited"]

@@ -7,7 +7,6 @@ from typing import Final
 from gateway.core.estimators.spread import DIRECT
 
 NO_CHECKS: Final[list[float]] = []
-NO_FEATURES = (0.0, 0.0, 0.0, 0.0)  # not Final: mypyc would take it for a constant that was never set
 
 
 class Ahead:
@@ -46,20 +45,14 @@ class Forecast:
         "at",
         "breach",
         "e2e_s",
-        "features",
-        "in_vain",
         "judged",
         "keeps_step",
         "kind",
-        "load",
         "pool",
-        "raw",
         "tpot_kind",
         "tpot_s",
         "ttft_s",
-        "vain_features",
         "wait_s",
-        "weight",
     )
 
     def __init__(self, pool: str, at: float, wait_s: float, ttft_s: float, tpot_s: float, e2e_s: float = 0.0) -> None:
@@ -73,38 +66,14 @@ class Forecast:
         self.tpot_s = tpot_s
         self.e2e_s = e2e_s
         self.breach = 0.0
-        """P(an objective is missed | admitted), 0-1, calibrated."""
-        self.raw = 0.0
-        """P(an objective is missed | admitted), 0-1, before calibration."""
-        self.features = NO_FEATURES
-        """Features from which the probability is calibrated."""
-        self.in_vain = 0.0
-        """P(refused after waiting | queued), 0-1, calibrated; 0 if the request does not wait."""
-        self.vain_features = NO_FEATURES
-        """Features from which the probability is calibrated."""
+        """P(an objective is missed | admitted), 0-1."""
         self.keeps_step = False
         """Whether the step budget of the replica keeps the request's TPOT bound."""
         self.kind = DIRECT
-        """Kind of the TTFT: an index into the error distributions that `calibrator.Spread` has learned."""
+        """Kind of the TTFT: an index into the error distributions that `Spread` has learned."""
         self.tpot_kind = 0
-        self.load = 0.0
-        self.weight = 0.0
-        """Number of requests that the forecast's label represents. With 0, calibration does not learn from it."""
         self.judged = False
         """Whether the forecast has its label, or will never get one."""
-
-    def lengthen(self, factor: float, engine_s: float) -> None:
-        """Multiply the engine's part of all latencies by `factor`, out of caution. `engine_s`: predicted seconds in the
-        engine to the first token.
-
-        P(breach) and P(in vain) stay as they are. P(late) of a TTFT guard comes from the longer TTFT
-        (`Forecaster.is_late`).
-        """
-        more_s, decode_s = (factor - 1.0) * engine_s, self.e2e_s - self.ttft_s
-        self.ttft_s += more_s
-        self.load += more_s + (factor - 1.0) * self.tpot_s
-        self.tpot_s *= factor
-        self.e2e_s = self.ttft_s + factor * decode_s
 
     def engine_s(self, body_at: float) -> float:
         """Predicted seconds from getting a slot to the first token. `body_at`: time of body complete."""

@@ -7,12 +7,11 @@ from typing import Final
 
 from gateway.core.decision import Decision, RuleName
 from gateway.core.estimators.attempt_prediction import AttemptPrediction
-from gateway.core.estimators.ttft_guard import ShareGuard, TtftGuard
+from gateway.core.estimators.ttft_judge import TtftJudge
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD, Slot
 from gateway.core.offer import Offer
 from gateway.core.policy import Timeouts
-from gateway.core.prediction import Forecast
 from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.queueing.shares import FairShares
 from gateway.core.request import Request
@@ -123,7 +122,6 @@ class RequestState(QueuedRequest):
         "reserved_tokens",
         "shares",
         "tokens_exact",
-        "unsent",
         "visible",
         "waited",
         "waiting",
@@ -134,12 +132,10 @@ class RequestState(QueuedRequest):
         super().__init__(request)
         self.visible = request.visible
         """Whether the tokens of the answer can be seen one by one as they come."""
-        self.promised: list[tuple[TtftGuard, float, bool]] | None = None
-        """Of an admitted request without a first token: the TTFT guards that count it, its P(late) for each, and
+        self.promised: list[tuple[TtftJudge, float, bool]] | None = None
+        """Of an admitted request without a first token: the TTFT judges that count it, its P(late) for each, and
         whether costs were known.
         """
-        self.unsent: tuple[ShareGuard, Forecast] | None = None
-        """Of an admitted request that is not sent yet: the guard of waits in vain that counts it, and the forecast."""
         self.body_hash = request.body_hash
         """64-bit hash of the body; None until quarantine needs it (redundancy/request_quarantine.py)."""
         self.offer: Offer | None = None
@@ -330,7 +326,6 @@ class RequestState(QueuedRequest):
             degraded=self.degraded,
             hedged=self.hedged,
             waited=self.waited,
-            in_vain=self.forecast.in_vain if self.waited and self.forecast is not None else None,
         )
 
 

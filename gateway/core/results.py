@@ -245,8 +245,6 @@ class Record:
     degraded: bool = False
     hedged: HedgeResult | None = None
     waited: bool = False
-    in_vain: float | None = None
-    """P(refused after waiting) that was forecast when it was queued; None without a wait or a forecast."""
 
     def __init__(
         self,
@@ -270,7 +268,6 @@ class Record:
         degraded: bool = False,
         hedged: HedgeResult | None = None,
         waited: bool = False,
-        in_vain: float | None = None,
     ) -> None:
         self.request = request
         self.outcome = outcome
@@ -292,7 +289,6 @@ class Record:
         self.degraded = degraded
         self.hedged = hedged
         self.waited = waited
-        self.in_vain = in_vain
 
     @property
     def admission(self) -> int:

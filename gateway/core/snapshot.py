@@ -19,12 +19,9 @@ class PoolLearnedView:
     ttft_coefficients: tuple[float, ...]
     step_coefficients: tuple[float, ...]
     samples: int
-    labels: int
     drift_alarms: int
     reliability: Reliability
     """Reliability of P(breach)."""
-    in_vain: Reliability
-    """Reliability of P(refused after waiting)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +80,7 @@ class Trust(StrEnum):
 
     TRUSTED = "trusted"
     COLD = "cold"
-    """Too few samples or labels."""
-    DRIFTED = "drifted"
-    """Latencies no longer match the learned costs."""
-    UNCOVERED = "uncovered"
-    """The load is heavier than that of any label, or labels have stopped coming."""
+    """Too few latencies were measured."""
 
 
 NOTHING_LEARNED: Final = ForecastView((), ())
@@ -269,17 +262,6 @@ class LimitView:
 
 
 @dataclass(frozen=True, slots=True)
-class TierView:
-    """The risk that admission takes for one tier."""
-
-    name: str
-    threshold: float
-    """Largest P(breach) that is admitted."""
-    budget_left: float | None
-    """Remaining error budget, -1 to 1; None if there are too few answers."""
-
-
-@dataclass(frozen=True, slots=True)
 class HedgeThresholdView:
     """TTFTs of one pool for one bucket of prompts: those with `unread_tokens` / 2 (exclusive) to `unread_tokens` tokens
     to read.
@@ -331,7 +313,6 @@ class Snapshot:
     generation: int
     pools: tuple[PoolView, ...]
     tenants: tuple[LimitView, ...]
-    tiers: tuple[TierView, ...] = ()
     forecast: ForecastView = NOTHING_LEARNED
     hedged_pools: tuple[HedgePoolView, ...] = ()
     hedged_tiers: tuple[HedgeTierView, ...] = ()

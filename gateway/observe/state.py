@@ -64,7 +64,6 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         ],
         "pools": snapshot.pools,
         "little": sources.little(snapshot),
-        "admission": snapshot.tiers,
         "forecast": snapshot.forecast,
         "hedging": {"pools": snapshot.hedged_pools, "tiers": snapshot.hedged_tiers},
         "unreadable": [{"replica": one.name, "pool": one.pool, "errors": one.errors} for one in watched if one.errors],

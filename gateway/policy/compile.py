@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gateway.core import policy as rules
 from gateway.core.slo import Objective, Slo
@@ -131,7 +133,19 @@ def _ejection(section: EjectionSection) -> rules.Ejection | None:
     )
 
 
+def _waits_s(section: TierTimeouts, slo: Slo) -> float:
+    """Longest wait for a slot (seconds). Unless written, it follows from the objectives: a request may wait as long as
+    its answer may still be in time.
+    """
+    if "queue" in section.model_fields_set:
+        return section.queue
+    bounds_s = [bound_s for bound_s in (slo.ttft_bound_s, slo.e2e_bound_s) if bound_s < math.inf]
+    return max([section.queue, *bounds_s])
+
+
 def _tier(name: str, section: TierSection) -> rules.Tier:
+    slo = _slo(section.slo)
+    timeouts = replace(_timeouts(section.timeouts), queue_s=_waits_s(section.timeouts, slo))
     return rules.Tier(
         name=name,
         priority=section.priority,
@@ -140,9 +154,9 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         fairness=section.fairness,
         floor=section.floor,
         pools=tuple(section.pools) if section.pools is not None else None,
-        slo=_slo(section.slo),
+        slo=slo,
         caps=_caps(section),
-        timeouts=_timeouts(section.timeouts),
+        timeouts=timeouts,
         on_total=rules.OnTotal(section.timeouts.on_total),
         keep_alive_s=section.keep_alive or 0.0,
         repetition=_repetition(section.repetition) if section.repetition else None,

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from gateway.core.forecast.reliability import reliability
 from gateway.core.results import Outcome, Record
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.engine.profiles import ENGINES
-from loadtests.experiments.engines_cell import COLD_S, Cell, Figures, figures, run, waits
+from loadtests.experiments.engines_cell import COLD_S, Cell, Figures, figures, run
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.runner import Runner
@@ -65,8 +64,6 @@ class Kept:
     refused: int
     late_of_tier: float
     """The largest share of one tier's offers that was refused after half of the TTFT bound."""
-    waits: list[tuple[float, bool]]
-    """P(refused after waiting), and whether the request was refused."""
 
 
 def measure(task: Task) -> Kept:
@@ -77,9 +74,7 @@ def measure(task: Task) -> Kept:
     refused = [r for r in together if r.outcome.counts and r.outcome is not Outcome.OK and not r.attempts]
     late = sum(map(_is_late, refused)) / len(refused) if refused else 0.0
     by_seed = [figures(cell, records) for records in runs]
-    return Kept(
-        task, by_seed, figures(cell, together), late, len(refused), _late_of_tier(together, refused), waits(together)
-    )
+    return Kept(task, by_seed, figures(cell, together), late, len(refused), _late_of_tier(together, refused))
 
 
 def _late_of_tier(records: Sequence[Record], refused: Sequence[Record]) -> float:
@@ -106,9 +101,6 @@ def promises(runner: Runner) -> Findings:
         findings.figures["most_refused_late"] = bare(max(one.late for one in refusing), len(refusing))
     findings.figures["most_refused_late_of_a_tier"] = bare(max(one.late_of_tier for one in found), len(found))
     findings.figures["most_ece"] = bare(max(one.all.calibration for one in found), len(found))
-    engines = {one.task.cell.profile.name for one in found}
-    in_vain = [reliability(_waits_of(name, found)).ece for name in engines]
-    findings.figures["most_ece_in_vain"] = bare(max(in_vain), len(in_vain))
     for tiers, load in product(MARGINS, OVERLOADS):
         of = [one for one in found if (one.task.cell.tiers, one.task.cell.load) == (tiers, load)]
         if of:
@@ -117,10 +109,6 @@ def promises(runner: Runner) -> Findings:
     findings.grids += [_objectives(found), _refusals(found)]
     findings.charts += _charts(found)
     return findings
-
-
-def _waits_of(engine: str, found: Sequence[Kept]) -> list[tuple[float, bool]]:
-    return [pair for one in found if one.task.cell.profile.name == engine for pair in one.waits]
 
 
 def _tasks(runner: Runner) -> list[Task]:
@@ -171,10 +159,9 @@ def _refusals(found: Sequence[Kept]) -> Grid:
                 "" if math.isnan(of.at_once) else f"{of.at_once:.3f}",
                 f"{one.late:.3f}" if one.refused else "",
                 f"{of.calibration:.3f}",
-                "" if math.isnan(of.in_vain) else f"{of.in_vain:.3f}",
             ]
         )
-    return Grid("Refusals, waits and forecasts", columns, rows)
+    return Grid("Refusals and forecasts", columns, rows)
 
 
 def _place(one: Kept) -> list[str]:

@@ -103,7 +103,6 @@ TARGETS: dict[str, dict[str, Target]] = {
         # Of all offers of one tier. No replica fails here, so a late refusal comes from a wrong forecast.
         "most_refused_late_of_a_tier": at_most(0.02),
         "most_ece": at_most(0.03),
-        "most_ece_in_vain": at_most(0.03),
         "most_median_ttft_of_2_s_1.5x": at_most(0.835),
         "most_median_ttft_of_2_s_2.5x": at_most(0.835),
         "most_median_ttft_of_6_s_1.5x": at_most(2.3),

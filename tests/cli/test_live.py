@@ -27,7 +27,6 @@ def at(replica: str, breach: float, unread: int) -> dict[str, Any]:
     return {
         "replica": replica,
         "breach": breach,
-        "in_vain": 0.125,
         "in_flight": 1,
         "unprefilled_tokens": unread,
         **times,
@@ -42,8 +41,6 @@ FOUND = {
     "mode": "on",
     "trust": "trusted",
     "threshold": 0.5,
-    "budget": "too few answers",
-    "budget_left": None,
     "prompt_tokens": 500,
     "max_tokens": 100,
     "ahead": 0,
@@ -67,22 +64,10 @@ def test_explain_writes_plain_text_to_a_pipe_and_colours_to_a_terminal() -> None
     assert "\x1b[36m" in shown(FOUND, terminal=True)
 
 
-def test_explain_says_why_the_error_budget_is_not_known() -> None:
-    assert "error budget not known yet (too few answers)" in shown(FOUND)
-    assert "error budget none (no objective)" in shown({**FOUND, "budget": "no objective"})
-    assert "error budget left -50%" in shown({**FOUND, "budget": "measured", "budget_left": -0.5})
-
-
 def test_explain_names_the_deciding_constraint() -> None:
     assert "decided by" not in shown(FOUND)
     waits = {**FOUND, "verdict": "waits", "constraint": "KV cache", "best": {**at("", 0.2, 0), "replica": None}}
     assert "decided by KV cache\n" in shown(waits)
-
-
-def test_explain_shows_the_chance_of_a_refusal_to_a_request_that_would_wait() -> None:
-    waits = {**FOUND, "verdict": "waits", "best": {**at("", 0.2, 0), "replica": None}}
-    assert "in vain    0.125  (P(refused after waiting))\n" in shown(waits)
-    assert "in vain" not in shown(FOUND)
 
 
 def test_explain_says_why_the_best_replica_is_best_if_there_is_a_runner_up() -> None:

@@ -28,18 +28,12 @@ class Oracle:
         self.trusted = True
         self.e2e = False
         self.ttft_s = 0.5
-        self.in_vain = 0.0
-        """P(refused after waiting) of each request that would wait."""
         self.asked: list[tuple[str, str | None]] = []
         forecaster: Any = story.controller.forecaster
         forecaster.forecast = self.forecast
         forecaster.trust = self.trust
-        forecaster.watch = self.watch
         forecaster.judged = self.judged
         forecaster.dropped = self.dropped
-        forecaster.waited = self.waited
-        self.waits: list[tuple[int, bool]] = []
-        """Requests that were admitted and sent, or that waited in vain."""
         self.labels: list[tuple[object, ...]] = []
         """The labels that were given: whether a request missed its objectives, or that this will never be known."""
 
@@ -51,19 +45,11 @@ class Oracle:
             breach = self.breach.get(replica.spec.name, breach)
         if self.e2e:
             breach = 0.1 if offer.max_tokens * 0.1 <= offer.slo.e2e_bound_s else 0.9
-        made = made_forecast(breach, at.spec.name, now, self.ttft_s)
-        made.in_vain = self.in_vain if replica is None else 0.0
-        return made
+        return made_forecast(breach, at.spec.name, now, self.ttft_s)
 
-    def watch(self, live: RequestState, now: float) -> None:
-        """Do nothing: there is nothing to learn."""
-
-    def judged(self, live: RequestState, breached: bool, now: float) -> None:
+    def judged(self, live: RequestState, breached: bool) -> None:
         """Do nothing: nobody learns from an oracle."""
         self.labels.append(("judged", live.request.id, breached))
-
-    def waited(self, live: RequestState, forecast: Forecast, in_vain: bool) -> None:
-        self.waits.append((live.request.id, in_vain))
 
     def dropped(self, live: RequestState) -> None:
         """Likewise."""

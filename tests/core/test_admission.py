@@ -158,15 +158,6 @@ def test_queued_request_that_would_be_late_is_not_sent() -> None:
     )
 
 
-@pytest.mark.parametrize(("breach", "sent"), [(0.05, True), (0.2, False)])
-def test_queued_request_with_others_behind_it_is_sent_only_at_lower_risk(breach: float, sent: bool) -> None:
-    story, oracle = story_of(pool("p", "r1"), STRICT)
-    late(story).arrives("b").expect()
-    oracle.breach["p"] = breach
-    story.finishes("running").whatever()
-    assert ("a" not in story.records) is sent
-
-
 def test_queued_request_is_not_forecast_again_while_there_is_time() -> None:
     story, oracle = story_of(pool("p", "r1"), tier("std", slo=Slo(ttft=(Objective(0.99, 9.0),)), admission=ENFORCE))
     story.arrives("running").arrives("a").whatever()

@@ -97,22 +97,6 @@ def test_explain_gives_the_verdict_of_the_controller(
     assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
 
 
-def test_explain_refuses_a_probable_wait_in_vain_without_a_ttft_objective() -> None:
-    story, oracle = story_of(
-        pool("p", "r1"), tier("std", slo=Slo(e2e=(Objective(0.99, 10.0),)), admission=STRICT.admission)
-    )
-    story.arrives("a").expect(dispatch("r1"))
-    oracle.in_vain = 0.9
-    found = explained(story)
-    assert isinstance(found, PlacementExplanation)
-    assert (found.verdict, found.best.in_vain) == ("refused", 0.9)
-    assert found.constraint == "waits in vain"
-    first, *_ = story.controller.arrive(a_request(999, story.controller.policy, story.now), story.now)
-    assert isinstance(first, Refuse)
-    assert first.why is Reason.PREDICTED
-    assert "a refusal after it with a probability of 0.90; at most 0.02" in first.detail
-
-
 @pytest.mark.parametrize(("asking", "verdict"), [("std", "refused"), ("high", "waits")])
 def test_explain_queues_only_more_urgent_requests_in_a_full_queue(asking: str, verdict: str) -> None:
     story = play(policy(pool("p", "r1", queue_limit=1), tier("high"), tier("std", 1)))
@@ -209,22 +193,6 @@ def test_explain_names_the_rule_that_admits_a_doubtful_request() -> None:
     assert one(AdmissionMode.SHADOW, 0.0).constraint == "shadow"
     assert one(AdmissionMode.ENFORCE, 0.01).constraint == "exploration"
     assert one(AdmissionMode.ENFORCE, 0.0).constraint == "TTFT p99"
-
-
-def test_explain_says_why_an_error_budget_is_not_known() -> None:
-    without, _ = story_of(pool("p", "r1"), tier("std"))
-    story, _ = story_of(pool("p", "r1"), STRICT)
-
-    def budget(of: Story) -> tuple[str, float | None]:
-        found = explained(of)
-        assert isinstance(found, PlacementExplanation)
-        return found.budget, found.budget_left
-
-    assert budget(without) == ("no objective", None)
-    assert budget(story) == ("too few answers", None)
-    for n in range(60):
-        story.after(0.1).arrives(f"a{n}").served(f"a{n}").whatever()
-    assert budget(story) == ("measured", 1.0)
 
 
 def test_impossible_request_is_explained_as_unplaceable() -> None:

@@ -174,18 +174,6 @@ def test_request_refused_by_both_models_keeps_the_forecast_of_its_own_model() ->
     assert story.records["a"].breach == 0.8
 
 
-def test_wait_in_vain_before_the_fallback_is_judged_by_the_forecast_of_the_wait() -> None:
-    patient = Timeouts(2.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
-    story, oracle = told(rules(timeouts=patient, slo=Slo(e2e=(Objective(0.99, 100.0),))))
-    story.arrives("a").arrives("taker", model="small").whatever()
-    oracle.breach["large"], oracle.in_vain = 0.3, 0.001
-    story.arrives("b").whatever()
-    oracle.breach["small"], oracle.in_vain = 0.6, 0.7
-    story.at(2.0).whatever()
-    record = story.records["b"]
-    assert (record.outcome, record.pool, record.breach, record.in_vain) == (Outcome.TIMEOUT, "large", 0.3, 0.001)
-
-
 # ---- a verdict holds for one pool
 
 

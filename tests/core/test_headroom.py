@@ -44,7 +44,7 @@ def waits_too_long(kept: int, arrivals: float, ends: float, limit_s: float, seed
 
 @pytest.mark.parametrize(("arrivals", "ends"), [(2.0, 8.0), (4.0, 8.0), (1.0, 3.0)])
 def test_headroom_for_urgent_tiers_is_just_enough_for_their_objective(arrivals: float, ends: float) -> None:
-    kept = places_kept([P99], arrivals, ends, in_flight=1000)
+    kept = places_kept([P99], arrivals, ends, wanted=1000)
     assert kept > 0
     assert waits_too_long(kept, arrivals, ends, 0.2, seed=1) <= 0.013
     assert waits_too_long(kept - 1, arrivals, ends, 0.2, seed=1) > 0.008
@@ -52,7 +52,7 @@ def test_headroom_for_urgent_tiers_is_just_enough_for_their_objective(arrivals: 
 
 @pytest.mark.parametrize("slow", [Objective(0.99, 30.0), Objective(0.5, 1.0)])
 def test_no_headroom_is_kept_for_objectives_that_leave_time_to_wait(slow: Objective) -> None:
-    assert places_kept([slow], 2.0, 8.0, in_flight=100) == 0
+    assert places_kept([slow], 2.0, 8.0, wanted=100) == 0
 
 
 @given(st.floats(0.0, 100.0), st.floats(0.0, 100.0), st.integers(0, 500))

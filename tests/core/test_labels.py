@@ -43,25 +43,6 @@ def test_request_displaced_by_a_more_urgent_tier_is_labelled_a_miss() -> None:
     assert oracle.labels == [("judged", 2, True)]
 
 
-def test_only_a_queued_and_refused_request_counts_as_waited_in_vain() -> None:
-    lower = tier("low", slo=SLO, admission=ENFORCE, priority=1)
-    story, oracle = story_of(pool("p", "r1", queue_limit=1), STRICT, lower)
-    story.arrives("sent").arrives("evicted", tier="low").arrives("late").arrives("shed").whatever()
-    story.at(1.0).whatever()
-    assert [story.records[name].why for name in ("evicted", "late")] == [Reason.EVICTED, Reason.PREDICTED]
-    assert oracle.waits == [(1, False), (2, True), (3, True)]
-    assert [story.records[name].waited for name in ("evicted", "late", "shed")] == [True, True, False]
-
-
-def test_client_that_leaves_the_queue_gives_no_wait_sample() -> None:
-    story, oracle = story_of(pool("p", "r1"), STRICT)
-    story.arrives("sent").arrives("left").leaves("left").whatever()
-    assert oracle.waits == [(1, False)]
-    assert story.records["left"].waited
-    story.finishes("sent").whatever()
-    assert story.controller.holdings().is_empty
-
-
 def test_request_refused_on_arrival_gives_no_label() -> None:
     story, oracle = story_of(pool("p", "r1"), STRICT, breach={"p": 0.6})
     story.arrives("a").whatever()

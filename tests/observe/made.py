@@ -28,7 +28,6 @@ from gateway.core.snapshot import (
     ReplicaView,
     ScaleView,
     Snapshot,
-    TierView,
     Trust,
 )
 from gateway.observe.metrics.lag import EDGES
@@ -182,7 +181,6 @@ SNAPSHOT = Snapshot(
         ),
     ),
     tenants=(LimitView("acme", "premium", 60.0, 41.5, 18.5, None, None, None, None, 5),),
-    tiers=(TierView("premium", 0.4, -0.4),),
     hedged_pools=(HedgePoolView("short", (HedgeThresholdView(256, 80, 3, 0.4),), 0.6, False),),
     hedged_tiers=(HedgeTierView("premium", 3.5, 900.0, 4, (("won", 6), ("lost", 4)), (("budget", 2),), 2560, 12),),
     forecast=ForecastView(
@@ -193,10 +191,8 @@ SNAPSHOT = Snapshot(
                 (0.1, 0.2, 0.3, 1.0),
                 (0.01, 0.1, 0.0, 0.1),
                 900,
-                800,
                 2,
                 Reliability(700, 0.25, 0.015, 0.1, 0.4, ()),
-                Reliability(700, 0.25, 0.09, 0.2, -0.1, ()),
             ),
         ),
         (("r0", 1.1),),

@@ -38,7 +38,7 @@ def filled(replicas: int = 2) -> Metrics:
     for number in range(replicas):
         metrics.ended(replace(OK, replica=f"r{number}", ttft_s=0.01 * number))
     metrics.ended(replace(OK, breach=0.9, would_shed=True))
-    metrics.ended(replace(REFUSED, waited=True, in_vain=0.1))
+    metrics.ended(replace(REFUSED, waited=True))
     metrics.ended(replace(REFUSED, request=a_request(FREE, comeback=True), pool=None))
     metrics.ended(replace(OK, request=replace(a_request(FREE), fallback_of="large")))
     metrics.gaps("premium", "short").add(0.02)

@@ -9,7 +9,6 @@ from gateway.core.admission.adapters import goes_first
 from gateway.core.admission.outlook import Outlook, reason
 from gateway.core.admission.patience import Patience
 from gateway.core.admission.promises import Promises
-from gateway.core.admission.room import is_within_share
 from gateway.core.admission.rules import RULES, Case
 from gateway.core.decision import Decision, RuleName
 from gateway.core.fleet.fleet import Fleet
@@ -20,14 +19,9 @@ from gateway.core.policy import AdmissionMode, Policy
 from gateway.core.request import Random
 from gateway.core.request_state import RequestState, offer_of
 
-CONTESTED_BREACH: Final = 0.1
-"""Largest P(breach) at which the head of a queue is still sent while others wait. The others have more time left, so
-they gain more from the slot.
-"""
 RECHECK_FROM: Final = 4.0
 """At its turn, a queued request is forecast again if its time left is below this multiple of its predicted engine TTFT.
 """
-OWED: Final = (RuleName.TENANT_SHARE, RuleName.LENGTH_SHARE)
 HOLD_SHARE: Final = 0.2
 """Prompts may wait unread inside an engine for at most this share of the tightest TTFT objective."""
 MAX_TIGHTEST_S: Final = 5.0
@@ -101,19 +95,13 @@ class Admission:
             if not live.request.stream or forecast.ttft_s <= bound_s:
                 return ""
             return f"The replicas are busy. This request's turn came too late for a first token within {bound_s:g} s."
-        limit = self.promises.threshold(tier)
-        is_owed = (
-            live.rule is RuleName.TENANT_SHARE or live.rule is RuleName.LENGTH_SHARE or is_within_share(offer, now)
-        )
-        if pool.queue.of_tier(tier).count > 1 and not is_owed:
-            limit = min(limit, CONTESTED_BREACH)
+        limit = tier.admission.max_breach_probability
         return reason(offer, forecast, limit) if forecast.breach > limit else ""
 
     def admitted(self, live: RequestState, decision: Decision, now: float) -> None:
         """Record that a request was sent or queued."""
         decision.offer.pool.queue.of_tier(live.request.tier).admitted(now)
         if decision.forecast is not None:
-            self._forecaster.watch(live, now)
             self.promises.admitted(live, decision, decision.forecast)
 
     # ---- limits of replicas

@@ -7,7 +7,6 @@ from typing import Final
 
 from gateway.core.admission.promises import Doubt, Promises
 from gateway.core.admission.wording import above_bound, above_limit
-from gateway.core.estimators.ttft_guard import TtftGuard
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.wait import drain_per_s
@@ -66,9 +65,10 @@ class Outlook:
         """Whether a trusted forecast is above the threshold, or a constraint of the tier would break."""
         return self._promises.doubt(offer, forecast)
 
-    def is_within(self, offer: Offer, forecast: Forecast) -> bool:
+    @staticmethod
+    def is_within(offer: Offer, forecast: Forecast) -> bool:
         """Whether P(breach) is within the threshold of the tier."""
-        return self._promises.is_within(offer, forecast)
+        return forecast.breach <= offer.request.tier.admission.max_breach_probability
 
     def is_length_owed(self, offer: Offer, now: float) -> bool:
         """Whether too few requests with prompts of this length were admitted lately."""
@@ -80,24 +80,13 @@ class Outlook:
         """The error text for a request that is refused because of this doubt."""
         broken = doubt.broken
         if broken is None:
-            return reason(offer, forecast, self._promises.threshold(offer.request.tier))
-        if not isinstance(broken, TtftGuard):
-            vain, allowed = above_limit(broken.corrected(forecast.in_vain), broken.allowed)
-            return (
-                f"The replicas are busy. Predicted: a wait of {forecast.wait_s:.3g} s, and a refusal after it with "
-                f"a probability of {vain}; at most {allowed} of the admitted are to wait in vain."
-            )
+            return reason(offer, forecast, offer.request.tier.admission.max_breach_probability)
         bound_s = broken.objective.threshold_s
-        late, allowed = above_limit(broken.corrected(doubt.doubted), broken.allowed)
-        early = (
-            f" While many requests wait, those that wait must begin within {doubt.part * bound_s:.3g} s."
-            if doubt.part < 1.0
-            else ""
-        )
+        late, allowed = above_limit(doubt.late[-1], broken.allowed)
         return (
-            f"The replicas are busy. Predicted: the first token comes later than {doubt.part * bound_s:.3g} s with "
-            f"a probability of {late}; at most {allowed} of the answers may be late, so that the "
-            f"{broken.objective.percentile} stays within {bound_s:g} s.{early}"
+            f"The replicas are busy. Predicted: the first token comes later than {bound_s:g} s with a probability of "
+            f"{late}; at most {allowed} of the answers may be late, so that the {broken.objective.percentile} stays "
+            f"within {bound_s:g} s."
         )
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gateway.core.estimators.ttft_guard import SAFETY
+from gateway.core.estimators.ttft_judge import SAFETY
 from gateway.core.slo import Objective
 
 START: Final = 0.85

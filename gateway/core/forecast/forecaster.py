@@ -3,9 +3,9 @@
     TTFT = elapsed + wait in the gateway + engine TTFT       engine TTFT and TPOT: estimators/latency_model.py
     e2e  = TTFT + TPOT x (output tokens - 1)                 output tokens: estimators/output_length.py
 
-The raw breach probability of a metric comes from a log-normal distribution around the forecast, with a learned width.
-For e2e, the probability that the answer is too long for the time left counts too. All metrics together give one
-probability. A logistic regression on the outcomes of earlier requests calibrates it (forecast/calibrator.py).
+The probability that a metric breaks its bound comes from a log-normal distribution around the forecast, with a learned
+width. For e2e, the probability that the answer is too long for the time left counts too. All metrics together give
+P(breach).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.core.estimators.attempt_prediction import AttemptPrediction
+from gateway.core.estimators.drift import PageHinkley
 from gateway.core.estimators.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.estimators.output_length import Bucket, OutputLengths
 from gateway.core.estimators.regression import BLOCK, FIRST
 from gateway.core.estimators.replica_model import ReplicaModel
-from gateway.core.estimators.spread import DIRECT, queued_kind, tpot_kind
+from gateway.core.estimators.spread import DIRECT, Spread, queued_kind, tpot_kind
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.fleet.step_budget import StepPrices
-from gateway.core.forecast.calibrator import HIGHER_SHARE, Calibrator
-from gateway.core.forecast.labels import AwaitedLabels
 from gateway.core.forecast.learner import Learner
-from gateway.core.forecast.wait import HigherTierShare, is_step_kept, raw_breach, raw_in_vain, wait_in_gateway_s
+from gateway.core.forecast.reliability import Scores
+from gateway.core.forecast.wait import is_step_kept, p_breach, wait_in_gateway_s
 from gateway.core.offer import Offer
 from gateway.core.policy import Policy
 from gateway.core.prediction import Ahead, Forecast
@@ -35,6 +35,8 @@ from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.snapshot import ForecastView, PoolLearnedView, Trust
 
+COLD_SAMPLES: Final = 30
+"""Costs count as known after this many latency samples (first tokens or whole answers)."""
 EARLY_STEPS: Final = 31
 """An answer under way is compared with its forecast after this many steps."""
 MERGED: Final = 1.5
@@ -48,20 +50,31 @@ IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
 class PoolLearned:
     """Learned facts of one pool."""
 
-    __slots__ = ("costs", "higher", "labels")
+    __slots__ = ("costs", "drift", "samples", "scores", "spread")
 
     def __init__(self) -> None:
         self.costs = LatencyModel()
-        self.labels = Calibrator()
-        self.higher: dict[str, HigherTierShare] = {}
+        self.spread = Spread()
+        self.drift = PageHinkley()
+        self.scores = Scores()
+        """Labels of P(breach)."""
+        self.samples = 0
+        """Latencies that were compared with their forecasts: first tokens, or whole answers."""
 
-    def see_higher(self, tier: str, share: float, now: float) -> None:
-        """Record that tiers above `tier` take `share` (0-1) of the drain rate now."""
-        higher = self.higher.get(tier)
-        if higher is None:
-            self.higher[tier] = HigherTierShare(share, now)
-        else:
-            higher.add(share, now)
+    @property
+    def has_costs(self) -> bool:
+        """Whether there are enough samples for engine costs to be known."""
+        return self.samples >= COLD_SAMPLES
+
+    def sampled(self, error: float) -> None:
+        """Learn that a latency was exp(error) times its forecast at dispatch. Drift makes the costs forgotten."""
+        if self.has_costs and self.drift.add(error):
+            self.costs.forget()
+        self.samples += 1
+
+
+UNKNOWN: Final = PoolLearned()
+"""Facts of a pool of which nothing is known. Nothing may be added to it."""
 
 
 class Forecaster(Learner):
@@ -74,8 +87,6 @@ class Forecaster(Learner):
         self._pools: dict[str, PoolLearned] = {}
         self._engines: dict[str, ReplicaModel] = {}
         self.lengths = OutputLengths()
-        self._due: dict[str, AwaitedLabels] = {}
-        """By tier."""
 
     def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
         """Forget pools and replicas that are not in `policy` and have no attempt under way."""
@@ -99,8 +110,8 @@ class Forecaster(Learner):
         nothing.
         """
         request, pool = offer.request, offer.pool
-        learned = self._pools.get(pool.spec.name) or PoolLearned()
-        costs, labels = learned.costs, learned.labels
+        learned = self._pools.get(pool.spec.name, UNKNOWN)
+        costs = learned.costs
         wait_s = slot_s = 0.0
         if replica is not None:
             engine = self._engines.get(replica.spec.name) or IDLE
@@ -112,8 +123,7 @@ class Forecaster(Learner):
             kind, limit_s = DIRECT, replica.budget.limit_s
             prompt_tokens_per_s = scale * replica.budget.prompt_tokens_per_s(now)
         else:
-            slow = learned.higher.get(request.tier.name)
-            wait_s = wait_in_gateway_s(costs, pool, ahead, ahead.higher_share if slow is None else slow.share)
+            wait_s = wait_in_gateway_s(costs, pool, ahead)
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
             scale, drift = 1.0, costs.queued_drift
             slot_s = costs.queued_slot_s
@@ -125,30 +135,16 @@ class Forecaster(Learner):
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
         made.kind = kind
         made.keeps_step = is_step_kept(offer, drift * scale * step_s, limit_s)
-        made.load = more_s + tpot_s
-        self._complete(offer, labels, made, more_s, ahead)
-        if replica is None:
-            raw = raw_in_vain(offer, labels, made, more_s)
-            made.vain_features = labels.features(raw, True, ahead.requests, ahead.higher_share)
-            made.in_vain = labels.in_vain.of(made.vain_features, request.tier.name)
-        if labels.gate.offset > 1e-3:
-            made.lengthen(math.exp(labels.gate.offset), scale * engine_s)
-        return made
-
-    def _complete(self, offer: Offer, labels: Calibrator, made: Forecast, more_s: float, ahead: Ahead) -> None:
-        """Complete the forecast `made` by the length of the answer and by P(breach)."""
-        request = offer.request
         bucket = self.lengths.known(request.model.name, request.tier.name, offer.prompt_tokens)
         output = min(bucket.median, float(offer.max_tokens))
         made.e2e_s = made.ttft_s + made.tpot_s * max(0.0, output - 1.0)
         made.tpot_kind = tpot_kind(output, made.tpot_s, offer.slo.tpot_bound_s)
-        made.raw = raw_breach(offer, labels, bucket, made, more_s, output)
-        made.features = labels.features(made.raw, made.kind != DIRECT, ahead.requests, ahead.higher_share)
-        made.breach = labels.breach.of(made.features, request.tier.name)
+        made.breach = p_breach(offer, learned.spread, bucket, made, more_s)
+        return made
 
     def is_late(self, request: Request, forecast: Forecast, bound_s: float) -> float:
         """P(the first token comes later than `bound_s` after body complete), 0-1. The pool must have known costs."""
-        spread = self._pools[forecast.pool].labels.spread
+        spread = self._pools[forecast.pool].spread
         elapsed_s = forecast.at - request.body_at
         return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
@@ -159,7 +155,7 @@ class Forecaster(Learner):
 
     def is_late_alone(self, pool: Pool, alone_s: float, bound_s: float) -> float:
         """P(TTFT exceeds `bound_s`), 0-1, if the expected TTFT is `alone_s`. The pool must have known costs."""
-        return self._pools[pool.spec.name].labels.spread.over(DIRECT, alone_s, bound_s)
+        return self._pools[pool.spec.name].spread.over(DIRECT, alone_s, bound_s)
 
     def expected_output(self, offer: Offer) -> float:
         """Expected output tokens of all choices together: the median of one answer, times the number of choices."""
@@ -173,8 +169,7 @@ class Forecaster(Learner):
 
     def has_costs(self, pool: str) -> bool:
         """Whether this pool has enough latency samples for its costs to count as known."""
-        learned = self._pools.get(pool)
-        return learned is not None and learned.labels.gate.has_costs
+        return self._pools.get(pool, UNKNOWN).has_costs
 
     def step_prices(self, pool: Pool, replica: Replica | None, now: float) -> StepPrices | None:
         """Prices at `replica`, or at the pool's typical replica if None. None until enough answers were measured."""
@@ -242,15 +237,14 @@ class Forecaster(Learner):
             facts.ttft.add(math.log(seen_s / facts.expected_s))
         if not (facts.teaches and attempt.replica.health.is_typical):
             return
-        labels = learned.labels
         error = facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
-        labels.spread.add(DIRECT, error)
-        self._sampled(learned, error)
+        learned.spread.add(DIRECT, error)
+        learned.sampled(error)
         forecast = attempt.live.forecast
         if forecast is not None and forecast.wait_s > 0.0 and now > forecast.at:
             elapsed_s = forecast.at - attempt.live.request.body_at
             expected_s = max(forecast.ttft_s - elapsed_s, 1e-6)
-            labels.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
+            learned.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
 
     def observed(self, replica: Replica, now: float) -> None:
         """Take the engine's queue and batch sizes from a new scrape of the replica."""
@@ -313,9 +307,7 @@ class Forecaster(Learner):
             # An answer without tokens gives no time per token. An embedding or score still gives a time to first token.
             if not finish.empty and not live.visible and facts.counts and now > attempt.opened_at:
                 facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
-                self._sampled(
-                    learned, facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, now - attempt.opened_at)
-                )
+                learned.sampled(facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, now - attempt.opened_at))
             return
         costs = learned.costs
         took_s = now - attempt.opened_at
@@ -347,76 +339,24 @@ class Forecaster(Learner):
         forecast = live.forecast
         if not live.visible and forecast is not None and took_s > 0.0:
             expected_s = facts.ttft_s + forecast.tpot_s * (each - 1)
-            self._sampled(learned, math.log(took_s / max(expected_s, 1e-6)))
+            learned.sampled(math.log(took_s / max(expected_s, 1e-6)))
         if live.was_overfilled:
             return
         if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:
             error = math.log((now - attempt.first_at) / steps / max(forecast.tpot_s, 1e-9))
-            learned.labels.spread.add(forecast.tpot_kind, error)
-
-    def _sampled(self, learned: PoolLearned, error: float) -> None:
-        """Learn that a latency was exp(error) times its forecast at dispatch. Drift makes the costs forgotten."""
-        labels = learned.labels
-        alarm = labels.gate.has_costs and labels.drift.add(error)
-        if alarm:
-            learned.costs.forget()
-        labels.gate.sampled(alarm)
+            learned.spread.add(forecast.tpot_kind, error)
 
     # ---- labels
 
-    def watch(self, live: RequestState, now: float) -> None:
-        """Wait for the outcome of a request that was admitted on `live.forecast`. The outcome is the forecast's label.
-
-        If a bound of the request passes first, the label is a miss.
-        """
-        self._mature(now)
-        forecast = live.forecast
-        if forecast is None:
-            return
-        learned = self._pools.get(forecast.pool)
-        if learned is None:
-            learned = self._pools[forecast.pool] = PoolLearned()
-        learned.labels.gate.forecast(forecast.load)
-        forecast.weight = learned.labels.weigh(now)
-        if forecast.wait_s > 0.0:
-            learned.see_higher(live.request.tier.name, forecast.features[HIGHER_SHARE], now)
-        slo = live.slo
-        bound_s = math.inf if slo.e2e_up_to_tokens is not None else slo.e2e_bound_s
-        if live.request.stream:
-            bound_s = min(bound_s, slo.ttft_bound_s)
-        if bound_s < math.inf:
-            due = self._due.get(live.request.tier.name)
-            if due is None:
-                due = self._due[live.request.tier.name] = AwaitedLabels()
-            due.add(live.request.body_at + bound_s, live, forecast)
-
-    def judged(self, live: RequestState, breached: bool, now: float) -> None:
-        """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands.
-
-        P(breach) learns nothing from an overfilled replica: the forecast could not foresee the requests sent later.
-        """
+    def judged(self, live: RequestState, breached: bool) -> None:
+        """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands."""
         forecast = live.forecast
         if forecast is None or forecast.judged:
             return
         forecast.judged = True
         learned = self._pools.get(forecast.pool)
-        if learned is None:
-            return  # the pool is gone
-        labels = learned.labels
-        labels.breach.scores.add(forecast.breach, breached)
-        labels.gate.labelled(forecast.breach, breached, forecast.load)
-        if forecast.weight > 0.0 and not live.was_overfilled:
-            labels.breach.learn(forecast.features, live.request.tier.name, breached, forecast.weight)
-
-    def waited(self, live: RequestState, forecast: Forecast, in_vain: bool) -> None:
-        """Learn from the end of a wait: the request was sent, or it was refused and had waited `in_vain`."""
-        learned = self._pools.get(forecast.pool)
-        if learned is None or forecast.wait_s <= 0.0:
-            return  # the pool is gone, or it did not wait
-        labels = learned.labels.in_vain
-        labels.scores.add(forecast.in_vain, in_vain)
-        if forecast.weight > 0.0:
-            labels.learn(forecast.vain_features, live.request.tier.name, in_vain, forecast.weight)
+        if learned is not None:  # else the pool is gone
+            learned.scores.add(forecast.breach, breached)
 
     def dropped(self, live: RequestState) -> None:
         """Give the forecast no label, because the outcome shows nothing about it: the client left, say, or a replica
@@ -425,18 +365,11 @@ class Forecaster(Learner):
         if live.forecast is not None:
             live.forecast.judged = True
 
-    def _mature(self, now: float) -> None:
-        """Label requests as missed whose bound passed before their first token or their end."""
-        for due in self._due.values():
-            while (live := due.missed(now)) is not None:
-                self.judged(live, True, now)
-
     # ---- reading
 
     def trust(self, pool: str) -> Trust:
         """Whether forecasts for this pool may be acted upon."""
-        learned = self._pools.get(pool)
-        return Trust.COLD if learned is None else learned.labels.gate.state
+        return Trust.TRUSTED if self.has_costs(pool) else Trust.COLD
 
     def view(self, now: float) -> ForecastView:
         """A copy of the learned facts."""
@@ -444,14 +377,12 @@ class Forecaster(Learner):
             pools=tuple(
                 PoolLearnedView(
                     pool=name,
-                    trust=learned.labels.gate.state,
+                    trust=self.trust(name),
                     ttft_coefficients=learned.costs.ttft.coefficients,
                     step_coefficients=learned.costs.step.coefficients,
-                    samples=learned.labels.gate.samples,
-                    labels=learned.labels.gate.labels,
-                    drift_alarms=learned.labels.drift.alarms,
-                    reliability=learned.labels.breach.scores.read(),
-                    in_vain=learned.labels.in_vain.scores.read(),
+                    samples=learned.samples,
+                    drift_alarms=learned.drift.alarms,
+                    reliability=learned.scores.read(),
                 )
                 for name, learned in self._pools.items()
             ),

@@ -6,17 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.core.results import Record
 from gateway.core.snapshot import Reliability
 
 WINDOW: Final = 3000
 """Reliability is computed from this many of the latest labels."""
 BINS: Final = 15
-
-
-def wait_label(record: Record) -> tuple[float, bool] | None:
-    """The forecast P(refused after waiting), and whether the request was refused; None without a wait or a forecast."""
-    return None if record.in_vain is None else (record.in_vain, not record.attempts)
 
 
 def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliability:

@@ -5,37 +5,15 @@ objective.
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from gateway.core.estimators.latency_model import LatencyModel
 from gateway.core.estimators.output_length import Bucket
+from gateway.core.estimators.spread import Spread
 from gateway.core.estimators.step_margin import MAX_MARGIN, planned_late
 from gateway.core.fleet.pool import Pool
-from gateway.core.forecast.calibrator import Calibrator
 from gateway.core.offer import Offer
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.prediction import Ahead, Forecast
-
-BURST_S: Final = 10.0
-"""Higher tiers are expected to take their latest share of the drain rate for this long. After that time, they are
-expected to take their mean share of the last minute.
-"""
-SLOW_TAU_S: Final = 60.0
-
-
-class HigherTierShare:
-    """Share (0-1) of the drain rate that tiers above a tier take while its requests wait: a mean over a minute."""
-
-    __slots__ = ("at", "share")
-
-    def __init__(self, share: float, now: float) -> None:
-        self.share = share
-        self.at = now
-
-    def add(self, share: float, now: float) -> None:
-        """Add `share` (0-1), measured at `now`, to the mean."""
-        self.share += (share - self.share) * (1.0 - math.exp((self.at - now) / SLOW_TAU_S))
-        self.at = now
 
 
 def drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
@@ -47,7 +25,7 @@ def drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
     return pool.drain.per_s(typical_per_s) or typical_per_s or None
 
 
-def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share: float) -> float:
+def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead) -> float:
     """Expected wait in seconds: the requests ahead, divided by a part of the pool's drain rate. Later requests of
     higher tiers take the other part.
 
@@ -55,10 +33,7 @@ def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share:
     higher tiers are refused while their queue is long, so they take less than their share of the last seconds says.
     """
     rate = drain_per_s(costs, pool) or 1.0
-    alone_s = (ahead.requests + 1) / rate
-    long_s = alone_s / (1.0 - slow_share)
-    share = slow_share + (ahead.higher_share - slow_share) * BURST_S / (BURST_S + long_s)
-    strict_s = alone_s / (1.0 - share)
+    strict_s = (ahead.requests + 1) / rate / (1.0 - ahead.higher_share)
     if ahead.own_per_s is not None and ahead.higher_share > 0.0:
         own_per_s = min(ahead.own_per_s, rate)
         strict_s = min(strict_s, (ahead.own + 1) / own_per_s + (ahead.requests - ahead.own) / rate)
@@ -67,13 +42,12 @@ def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead, slow_share:
     return strict_s
 
 
-def raw_breach(offer: Offer, labels: Calibrator, bucket: Bucket, made: Forecast, more_s: float, output: float) -> float:
-    """P(any objective is missed), before calibration. A wait beyond `timeouts.queue` counts as missing them all.
+def p_breach(offer: Offer, spread: Spread, bucket: Bucket, made: Forecast, more_s: float) -> float:
+    """P(any objective is missed). A wait beyond `timeouts.queue` counts as missing them all.
 
-    `made`: the forecast so far. `more_s`: seconds from `made.at` to the first token. `output`: expected tokens of the
-    answer.
+    `made`: the forecast so far. `more_s`: seconds from `made.at` to the first token.
     """
-    slo, spread, kind = offer.slo, labels.spread, made.kind
+    slo, kind = offer.slo, made.kind
     elapsed_s, wait_s, tpot_s = made.at - offer.request.body_at, made.wait_s, made.tpot_s
     has_first = offer.request.stream and slo.ttft_bound_s < math.inf
     good = 1.0
@@ -115,30 +89,6 @@ def head_waited_s(pool: Pool, tier: Tier, now: float) -> float:
     """
     head = pool.queue.of_tier(tier).first() if pool.queue.holds(tier) else None
     return 0.0 if head is None else now - head.request.body_at
-
-
-def raw_in_vain(offer: Offer, labels: Calibrator, made: Forecast, more_s: float) -> float:
-    """P(the request waits in vain), before calibration. It waits in vain if its deadline passes before its first token.
-
-    Before engine costs are known, it is 1 if the head of the queue has already waited too long. Otherwise only the
-    forecast wait counts.
-    """
-    request, pool, slo, elapsed_s = offer.request, offer.pool, offer.slo, made.at - offer.request.body_at
-    bound_s, queue_s = math.inf, offer.timeouts.queue_s
-    if request.tier.admission.mode is AdmissionMode.ENFORCE:
-        bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s
-    in_vain = 0.0
-    if not labels.gate.has_costs:
-        if head_waited_s(pool, request.tier, made.at) > min(bound_s, queue_s):
-            return 1.0
-        if pool.drain.per_s() is None:
-            return 0.0
-        more_s = made.wait_s
-    if queue_s < math.inf:
-        in_vain = labels.spread.over(made.kind, made.wait_s, queue_s - elapsed_s)
-    if bound_s < math.inf:
-        in_vain = max(in_vain, labels.spread.over(made.kind, more_s, bound_s - elapsed_s))
-    return in_vain
 
 
 def _too_long(bucket: Bucket, left_s: float, tpot_s: float, cap: int, up_to: int | None) -> float:

@@ -126,7 +126,6 @@ def ended(record: Record) -> object:
         record.degraded,
         None if record.hedged is None else _HEDGED[record.hedged],
         record.waited,
-        _number(record.in_vain),
     )
     return {"Ended": ({"Record": row},)}
 

@@ -8,8 +8,9 @@ A request that finds no free slot waits for one or more ends (M/M/1):
 
 k is the smallest number that keeps this probability within the misses that an objective allows. It is small, as in
 trunk reservation in telephone networks (Key, "Optimal control and trunk reservation in loss networks", 1990). If urgent
-tiers take nearly all slots, k is at most the square root of their requests in flight, which is the usual variation of
-that number. More free slots would stay empty.
+tiers ask for nearly all slots, k is at most the square root of the places that their arrivals would fill: the usual
+variation of that number. More free slots would stay empty. Refused arrivals count: otherwise a tier that is
+refused for lack of room would seem to need none, and less urgent ones would get it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ WAIT_SHARE: Final = 0.2
 DEMAND_TAU_S: Final = 5.0
 STOPPED_S: Final = 15.0
 """No slot is kept for a tier that has sent no request for this long."""
-FEW_BELOW: Final = 0.1
 
 
 class AskedTier:
@@ -76,41 +76,34 @@ class AskedTiers:
         """
         return 0 if is_owed else self._kept.get(tier.name, 0)
 
-    def is_lowest(self, tier: Tier, now: float) -> bool:
-        """Whether less urgent tiers have lately sent at most `FEW_BELOW` times as many requests as `tier`."""
-        own = below = 0.0
-        for one in self.tiers.values():
-            if one.tier.name == tier.name:
-                own = one.rate.per_s(now)
-            elif one.tier.priority > tier.priority:
-                below += one.rate.per_s(now)
-        return below <= FEW_BELOW * own
-
     @property
     def most_kept(self) -> int:
         """Number of slots that the least urgent tier leaves free."""
         return max(self._kept.values(), default=0)
 
-    def keep(self, in_flight: Mapping[str, int], ends_per_s: float, now: float) -> None:
-        """Recompute the slots that each tier leaves free. `in_flight`: requests under way, by tier."""
+    def keep(self, in_flight: Mapping[str, int], stay_s: float, ends_per_s: float, now: float) -> None:
+        """Recompute the slots that each tier leaves free. `in_flight`: requests under way, by tier. `stay_s`: mean time
+        of a request in the engine.
+        """
         self._kept = {}
         arrivals_per_s = 0.0
-        kept = urgent = 0
+        kept = held = 0
         asked = sorted((one for one in self.tiers.values() if now - one.at < STOPPED_S), key=_priority)
         for _, group in groupby(asked, key=_priority):
             equals = list(group)
             for one in equals:
                 self._kept[one.tier.name] = kept
                 arrivals_per_s += one.rate.per_s(now)
-                urgent += in_flight.get(one.tier.name, 0)
+                held += in_flight.get(one.tier.name, 0)
             objectives = [objective for one in equals for objective in one.tier.slo.ttft]
-            kept = max(kept, places_kept(objectives, arrivals_per_s, ends_per_s, urgent))
+            kept = max(kept, places_kept(objectives, arrivals_per_s, ends_per_s, max(held, arrivals_per_s * stay_s)))
 
 
-def places_kept(objectives: Iterable[Objective], arrivals_per_s: float, ends_per_s: float, in_flight: int) -> int:
+def places_kept(objectives: Iterable[Objective], arrivals_per_s: float, ends_per_s: float, wanted: float) -> int:
     """Number of slots to leave free for tiers with these TTFT objectives.
 
-    `arrivals_per_s` and `in_flight` count these tiers and more urgent ones; `ends_per_s` counts all tiers.
+    `arrivals_per_s` counts these tiers and more urgent ones, refused requests too; `ends_per_s` counts all tiers.
+    `wanted`: places that these tiers hold, or that their arrivals would fill (Little's law).
     """
     if arrivals_per_s <= 0.0 or ends_per_s <= 0.0:
         return 0
@@ -120,7 +113,7 @@ def places_kept(objectives: Iterable[Objective], arrivals_per_s: float, ends_per
     for objective in objectives:
         allowed = math.log(1.0 - objective.quantile) + spare_per_s * WAIT_SHARE * objective.threshold_s
         most = max(most, allowed / math.log(load))
-    return math.ceil(min(most, math.sqrt(in_flight + 1)))
+    return math.ceil(min(most, math.sqrt(wanted + 1.0)))
 
 
 def _priority(asked: AskedTier) -> int:

@@ -78,7 +78,6 @@ class Accounting:
 
     def dispatched(self, live: RequestState, now: float) -> None:
         """Charge the expected output tokens to the tenant's fair share, at the first dispatch."""
-        self._promises.sent(live, now)
         cost = live.prompt_tokens + OUTPUT_WEIGHT * live.expected_output
         live.charged = cost
         if live.use is not None:
@@ -93,9 +92,9 @@ class Accounting:
         self._promises.first_token(live, now)
         slo = live.slo
         if now - live.request.body_at > slo.ttft_bound_s:
-            self._forecaster.judged(live, True, now)
+            self._forecaster.judged(live, True)
         elif slo.tpot_bound_s == slo.e2e_bound_s == math.inf:
-            self._forecaster.judged(live, False, now)
+            self._forecaster.judged(live, False)
 
     def attempted(self, live: RequestState, attempt: Attempt, finish: AttemptResult) -> None:
         """Record the token counts of the engine's usage report, or else the number of tokens that were streamed."""
@@ -161,8 +160,8 @@ class Accounting:
             met = record.good
             if live.degraded:
                 met = live.slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)
-            self._forecaster.judged(live, not met, now)
+            self._forecaster.judged(live, not met)
         elif late:
-            self._forecaster.judged(live, True, now)
+            self._forecaster.judged(live, True)
         else:
             self._forecaster.dropped(live)

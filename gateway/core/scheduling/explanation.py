@@ -13,7 +13,7 @@ from gateway.core.decision import Decision, RuleName, Verdict
 from gateway.core.fleet.eligibility import with_adapter
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer
-from gateway.core.policy import AdmissionMode, Tier
+from gateway.core.policy import AdmissionMode
 from gateway.core.prediction import NOTHING_AHEAD, Forecast
 from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.queueing.tier_queue import LOOKED_AHEAD
@@ -44,8 +44,6 @@ class PlacementOption:
     tpot_s: float
     e2e_s: float
     breach: float
-    in_vain: float
-    """P(refused after waiting), 0-1; 0 at a replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +81,6 @@ class PlacementExplanation:
     trust: Trust
     threshold: float
     """Largest P(breach) that is admitted, 0-1."""
-    budget: str
-    """State of the error budget: measured, too few answers, no objective."""
-    budget_left: float | None
-    """The tier's error budget left, -1 to 1; None unless measured."""
     prompt_tokens: int
     max_tokens: int
     ahead: int
@@ -125,7 +119,6 @@ def explain(admission: Admission, offer: Offer, exceeded: LimitExceeded | None, 
     runner_up = _option(pool, others[0], outlook.forecast(offer, others[0], now)) if others else None
     ahead = NOTHING_AHEAD if replica is not None else outlook.ahead(offer, now)
     decided = _limited(exceeded) if exceeded is not None else _verdict(admission, offer, decision, passes, now)
-    budget_left = admission.promises.budget_left(tier)
     return PlacementExplanation(
         verdict=decided.verdict,
         constraint=decided.constraint,
@@ -133,9 +126,7 @@ def explain(admission: Admission, offer: Offer, exceeded: LimitExceeded | None, 
         pool=chosen.pool.spec.name,
         mode=tier.admission.mode,
         trust=outlook.trust(pool),
-        threshold=admission.promises.threshold(tier),
-        budget=_budget(tier, budget_left),
-        budget_left=budget_left,
+        threshold=tier.admission.max_breach_probability,
         prompt_tokens=offer.prompt_tokens,
         max_tokens=got.max_tokens,
         ahead=ahead.requests,
@@ -221,7 +212,7 @@ def _missed(admission: Admission, decision: Decision, now: float) -> str:
     assert forecast is not None
     doubt = outlook.doubt(offer, forecast)
     if not doubt.is_likely_missed:
-        return "" if doubt.broken is None else doubt.broken.constraint
+        return "" if doubt.broken is None else doubt.broken.name
     slo, likeliest, most = offer.slo, "", -1.0
     alone = (
         ("TTFT", slo.ttft, Slo(ttft=slo.ttft)),
@@ -230,10 +221,10 @@ def _missed(admission: Admission, decision: Decision, now: float) -> str:
     )
     for name, objectives, one in alone:
         if objectives:
-            raw = outlook.forecast(offer.judged_by(one), decision.replica, now).raw
-            if raw > most:
+            breach = outlook.forecast(offer.judged_by(one), decision.replica, now).breach
+            if breach > most:
                 highest = max(objectives, key=_quantile)
-                likeliest, most = f"{name} {highest.percentile}", raw
+                likeliest, most = f"{name} {highest.percentile}", breach
     return likeliest
 
 
@@ -323,14 +314,7 @@ def _option(pool: Pool, replica: Replica | None, forecast: Forecast) -> Placemen
         tpot_s=forecast.tpot_s,
         e2e_s=forecast.e2e_s,
         breach=forecast.breach,
-        in_vain=forecast.in_vain,
     )
-
-
-def _budget(tier: Tier, left: float | None) -> str:
-    if not tier.slo.objectives():
-        return "no objective"
-    return "too few answers" if left is None else "measured"
 
 
 def _quantile(objective: Objective) -> float:

@@ -169,7 +169,6 @@ class Inspector:
             generation=state.policy.generation,
             pools=tuple(pool.view(now, *held[pool.spec.name]) for pool in state.fleet),
             tenants=state.accounting.views(now),
-            tiers=state.admission.promises.views(),
             forecast=state.forecaster.view(now),
             hedged_pools=state.hedges.pool_views(now),
             hedged_tiers=state.hedges.tier_views(),

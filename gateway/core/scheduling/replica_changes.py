@@ -44,7 +44,7 @@ class ReplicaChanges:
             pool.demand.tick(self._forecaster.costs(pool), pool.serving, pool.slots, now)
         self._admission.price(replica, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
-        pool.asked.keep(pool.by_tier, pool.ends.per_s(now), now)
+        pool.asked.keep(pool.by_tier, self._forecaster.costs(pool).stay_s, pool.ends.per_s(now), now)
         if pool.queue:
             self._scheduler.pump(pool)
         if sample.healthy is False and replica.health.state is ReplicaState.DOWN:

@@ -70,7 +70,7 @@ class Scheduler:
         if self._life.has_expired(live):
             return
         decision = self._decide(offer)
-        self._admission.promises.offered(decision, offer, now)
+        self._admission.promises.offered(offer, now)
         live.decided(decision)
         if decision.verdict is not Verdict.SHED:
             self._admit(live, decision)
@@ -149,7 +149,7 @@ class Scheduler:
             return False
         now = self._call.now
         self._life.unqueue(live)
-        self._forecaster.judged(live, True, now)
+        self._forecaster.judged(live, True)
         offer = self._places.find(other, now)
         if isinstance(offer, Unplaceable) or offer.expires_at <= now:
             return False

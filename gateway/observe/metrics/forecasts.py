@@ -21,14 +21,7 @@ def admission_families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     yield gauge(
         "tailgate_forecast_calibration_error",
-        "Mean distance between a probability and the share that came true, over bins of equal mass (ECE).",
-        ("pool", "forecast"),
-        [((pool.pool, "breach"), pool.reliability.ece) for pool in pools]
-        + [((pool.pool, "in-vain"), pool.in_vain.ece) for pool in pools],
-    )
-    yield gauge(
-        "tailgate_admission_threshold",
-        "The largest P(breach) that is admitted.",
-        ("tier",),
-        [((tier.name,), tier.threshold) for tier in snapshot.tiers],
+        "Mean distance between P(breach) and the share that came true, over bins of equal mass (ECE).",
+        ("pool",),
+        [((pool.pool,), pool.reliability.ece) for pool in pools],
     )

@@ -47,7 +47,10 @@ Exploration = Annotated[Share, AfterValidator(_some), values.SHARE_ABOVE_ZERO]
 class TierTimeouts(Section):
     """How long each phase of a request may take. Past it: 504, or an error event once the answer has begun."""
 
-    queue: Deadline = duration(_TIER.timeouts.queue_s, "Longest wait for a slot, from the complete request on.")
+    queue: Deadline = duration(
+        _TIER.timeouts.queue_s,
+        "Longest wait for a slot, from the complete request on. By default at least the tier's longest bound.",
+    )
     ttft: Deadline = duration(_TIER.timeouts.ttft_s, "Longest time from sending to the first content token.")
     idle: Deadline = duration(_TIER.timeouts.idle_s, "Longest silence between two pieces of an answer.")
     total: Deadline = duration(_TIER.timeouts.total_s, "Longest time of the whole request, from its head on.")

@@ -154,8 +154,6 @@ def _tier(rows: Sequence[TierResult]) -> dict[str, Interval | None]:
         "token_share_short": _known(row.floor.least_short for row in rows),
         "waited": _known(float(row.waits.waited) for row in rows),
         "in_vain": _known(row.waits.in_vain / row.waits.waited for row in rows if row.waits.waited),
-        "in_vain_forecast": _known(row.waits.forecast for row in rows),
-        "in_vain_ece": _known(row.waits.ece for row in rows),
         "newcomers_admitted": _known(row.newcomers.share for row in rows),
         "comebacks": _known(float(row.comebacks.tries) for row in rows),
         "comebacks_admitted": _known(row.comebacks.share for row in rows),

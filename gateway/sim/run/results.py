@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.core.forecast.reliability import reliability
 from gateway.core.policy import Value
 from gateway.core.results import Outcome
 from gateway.sim.run.meter import MeterReading
@@ -38,16 +37,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class QueueResult:
-    """Requests that waited with a forecast: their number, how many were refused, and their mean P(refused after
-    waiting).
-
-    `ece`: expected calibration error: mean |probability - refused share| over bins of equal size.
-    """
+    """Requests that waited: their number, and how many were refused."""
 
     waited: int
     in_vain: int
-    forecast: float | None
-    ece: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +248,10 @@ def _tier(tier: TierTally, tally: Tally, window: Window) -> TierResult:
         finished_tokens=tier.finished_tokens,
         good_tokens=tier.good_tokens,
         floor=_floor(tier, tally, window),
-        waits=_waits(tier.vain),
+        waits=QueueResult(tier.waited, tier.in_vain),
         newcomers=_admitted(*tier.admissions[:2]),
         comebacks=_admitted(*tier.admissions[2:]),
     )
-
-
-def _waits(vain: Sequence[tuple[float, bool]]) -> QueueResult:
-    if not vain:
-        return QueueResult(0, 0, None, None)
-    said, refused = sum(p for p, _ in vain), sum(was for _, was in vain)
-    return QueueResult(len(vain), refused, said / len(vain), reliability(vain).ece)
 
 
 def _admitted(refused: int, admitted: int) -> Admitted:

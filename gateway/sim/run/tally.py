@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 
-from gateway.core.forecast.reliability import wait_label
 from gateway.core.policy import Tier
 from gateway.core.results import Outcome, Record
 from gateway.sim.workload.arrivals import Arrival
@@ -46,6 +45,7 @@ class TierTally:
         "e2e_s",
         "finished_tokens",
         "good_tokens",
+        "in_vain",
         "offered",
         "outcomes",
         "output_tokens",
@@ -56,7 +56,7 @@ class TierTally:
         "tokens",
         "tpot_s",
         "ttft_s",
-        "vain",
+        "waited",
         "waiting",
         "waiting_since",
         "whys",
@@ -69,8 +69,8 @@ class TierTally:
         self.outcomes: Counter[Outcome] = Counter()
         self.admissions = [0, 0, 0, 0]
         """Numbers of counted tries: first tries refused, first tries admitted, retries refused, retries admitted."""
-        self.vain: list[tuple[float, bool]] = []
-        """(P(refused after waiting), whether it was refused) of each request that waited."""
+        self.waited = self.in_vain = 0
+        """Requests that waited, and those of them that were refused."""
         self.whys: Counter[str] = Counter()
         self.tokens = 0
         """Tokens (prompt and answer) of all counted requests. Answers count with the length that the caps of client and
@@ -140,9 +140,9 @@ class Tally:
         """Count a try that is over. Its client may retry."""
         if record.outcome.counts and record.request.body_at >= self.warmup_s:
             tier.admissions[record.admission] += 1
-            wait = wait_label(record)
-            if wait is not None:
-                tier.vain.append(wait)
+            if record.waited:
+                tier.waited += 1
+                tier.in_vain += not record.attempts
 
     def ended(self, tier: TierTally, arrival: Arrival, output_tokens: int, record: Record, cut: bool) -> None:
         """Count a request that is over. `output_tokens`: length of its answer without our cap. `cut`: whether our cap

@@ -86,4 +86,4 @@ def test_missed_engine_target_names_its_cell(who: str, value: float, figure: str
 
 
 def _figures() -> Figures:
-    return Figures(0.85, {}, 0.99, 0.1, 1.0, 0.1, 1.0, {}, {}, 0.01, 0.01)
+    return Figures(0.85, {}, 0.99, 0.1, 1.0, 0.1, 1.0, {}, {}, 0.01)
