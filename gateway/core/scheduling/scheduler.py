@@ -60,6 +60,7 @@ class Scheduler:
         detail = ""
         if exceeded.wait_s == math.inf:
             detail = f"this request reserves {live.most_tokens} tokens, more than the limit of a whole minute"
+        live.offer = None  # it comes to no pool
         self._life.refuse(live, Outcome.QUOTA, exceeded.why, exceeded.wait_s, detail)
         return False
 
