@@ -416,12 +416,10 @@ class Exchange(AttemptOwner):
         if service is None or mirror is None or parsed.api.shape.is_form or self.request.stored is not None:
             return
         if service.admits(model, len(parsed.payload)):
-            name = mirror.upstream or self._sent_as(parsed)
-            body = render(parsed, name, max_tokens)
+            body = render(parsed, name := mirror.upstream or self._sent_as(parsed), max_tokens)
             body = body if self._first is None else without_store(body)
             body = salted(body, self.request.endpoint, self.request.policy.pools[mirror.to], self.request.tenant)
-            rid = b"%b-%bm" % (self._rid, PROCESS)
-            total_s = min(MAX_COPY_S, self.request.tier.timeouts.total_s)
+            rid, total_s = b"%b-%bm" % (self._rid, PROCESS), min(MAX_COPY_S, self.request.tier.timeouts.total_s)
             service.send(model, name, self.request.endpoint, body, rid, total_s)
 
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
