@@ -13,9 +13,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway.admin_connection import BACKLOG as ADMIN_BACKLOG
-from gateway.admin_connection import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
-from gateway.admin_connection import AdminConnection
 from gateway.admin_port import AdminPort, unfit
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
@@ -32,7 +29,8 @@ from gateway.observe.logs import ACCESS, AccessLog
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
-from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.client.asgi_connection import AsgiConnection
+from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.driver import Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
@@ -45,6 +43,15 @@ from gateway.sweeper import Sweeper
 log = logging.getLogger("tailgate")
 
 SPARE_DESCRIPTORS = 128
+MAX_ADMIN_CONNECTIONS = 64
+"""Limit on connections to the admin port. It is enough for scrapers, probes, and a few operators with the console open.
+
+A new connection beyond the limit is still accepted if an idle connection can be closed for it.
+"""
+ADMIN_BACKLOG = 32
+"""At most this many admin connections are accepted in one turn of the event loop. Others can be closed only in a later
+turn.
+"""
 WATCHES = 3
 """Number of connections that watch one replica: for health, metrics and models."""
 # At the drain deadline, error events are written. A client that does not read its event within this many seconds is
@@ -105,6 +112,7 @@ class Gateway:
             keep_alive_s=settings.keep_alive_s,
             write_stall_s=settings.write_stall_s,
             max_connections=MAX_ADMIN_CONNECTIONS,
+            makes_room=True,
         )
         self.fleet = FleetWatcher(
             self.driver.observe,
@@ -169,7 +177,7 @@ class Gateway:
             admin.app(Access(token.get_secret_value() if token else None, names=settings.admin_names)),
             settings.admin_host,
             settings.admin_port,
-            http=partial(AdminConnection, self._admin_limits, self.driver),
+            http=partial(AsgiConnection, self.handler, self._admin_limits),
             backlog=ADMIN_BACKLOG,
             timeout_graceful_shutdown=1,
         )
@@ -179,7 +187,7 @@ class Gateway:
                 listener(
                     admin.app(Access(None, trusted=True, names=settings.admin_names)),
                     uds=str(settings.admin_uds),
-                    http=partial(AdminConnection, self._admin_limits, self.driver),
+                    http=partial(AsgiConnection, self.handler, self._admin_limits),
                     backlog=ADMIN_BACKLOG,
                     timeout_graceful_shutdown=1,
                 )
@@ -254,6 +262,7 @@ class Gateway:
         for each in self._listeners:
             each.should_exit = True
         await asyncio.wait(self._serving)
+        self._admin_limits.abort_all()
         await self.mirrors.aclose()
         await self.fleet.aclose()
         for task in self._tasks:

@@ -21,6 +21,7 @@ from gateway.core.queueing.limits import LimitExceeded, Tenants, TenantUse
 from gateway.core.results import Callback, CountSource, Reason
 from gateway.core.serving import arm_of
 from gateway.core.sessions import Session
+from gateway.proxy.client_writer import AnswerUnderWay
 from gateway.proxy.driver import Driver
 from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Problem
@@ -68,7 +69,7 @@ class CountAsker:
         return self.head.request_id.encode()
 
 
-class CountUnderWay:
+class CountUnderWay(AnswerUnderWay):
     """A count under way. The connection holds it in place of an `Exchange`."""
 
     __slots__ = ("_task",)
@@ -79,12 +80,6 @@ class CountUnderWay:
     def leave(self, why: Reason) -> None:
         """Cancel the count, because the client has left."""
         self._task.cancel()
-
-    def pause(self) -> None:
-        """Does nothing, since no bytes are written before the answer."""
-
-    def resume(self) -> None:
-        """Does nothing, since no bytes are written before the answer."""
 
 
 class CountingEndpoint:

@@ -22,7 +22,7 @@ from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record
 from gateway.core.sample import Sample
 from gateway.core.serving import models_of
-from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits

@@ -137,7 +137,7 @@ _NAMES: Final = Names(WANTED)
 _NOTED: Final = UNUSUAL | SLO_HEADERS | {ORIGIN}
 
 # Headers whose value is a list, which a client may split over several lines.
-LISTS: Final = frozenset({b"connection", b"tracestate"})
+LISTS: Final = frozenset({b"accept", b"connection", b"tracestate"})
 # Headers that are ignored if they occur twice, because only logs and metrics depend on them.
 TRACING: Final = frozenset({b"traceparent", b"x-request-id", RETRY_COUNT})
 
