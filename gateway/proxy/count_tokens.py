@@ -23,6 +23,7 @@ from gateway.core.serving import arm_of
 from gateway.core.sessions import Session
 from gateway.proxy.client_writer import AnswerUnderWay
 from gateway.proxy.driver import Driver
+from gateway.wire.body.pictures import PictureTokens
 from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.headers import PROCESS, RequestHead
@@ -91,6 +92,7 @@ class CountingEndpoint:
         find: Callable[[str, Tier], tuple[Model | None, str]],
         only_model: Callable[[Tier], str],
         told: Callable[[CountSource], None],
+        pictures: PictureTokens,
     ) -> None:
         """`find`: returns the model that serves a name, and the LoRA adapter of that name. `only_model`: returns the
         name of the only model that a tier may use, or raises BadRequest. `told`: called with the source of each count.
@@ -99,6 +101,7 @@ class CountingEndpoint:
         self._find = find
         self._only_model = only_model
         self._told = told
+        self._pictures = pictures
         self._asked: Counter[str] = Counter()
         self._limits = Tenants()
         self._ids = 0
@@ -191,6 +194,6 @@ class CountingEndpoint:
         if parsed.prompt_exact is not None:
             return parsed.prompt_exact
         # This is the high estimate. With a low estimate, clients would send prompts that do not fit.
-        size = parsed.prompt_bytes + Placeholders(parsed.fields, model.sent_as(parsed.model)).correction
         name = parsed.model if model.any_name else model.name
+        size = parsed.prompt_bytes + Placeholders(parsed.fields, self._pictures.factor(name)).correction
         return self._driver.controller.prompts.estimate(name, size)[1]

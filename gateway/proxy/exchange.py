@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Model
-from gateway.core.request import Endpoint, Request
+from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
-from gateway.proxy.client_writer import ClientWriter
-from gateway.proxy.driver import Driver, Meter
-from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due
-from gateway.proxy.logs import NO_CAUSE, RefusalLog
+from gateway.proxy.keep_alive import COMMENT, is_due
+from gateway.proxy.logs import NO_CAUSE
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.owner import AttemptOwner
-from gateway.proxy.replica.upstream import ReplicaConnections, Upstreams
-from gateway.proxy.stored_responses import PREVIOUS, StoredResponses, first_if_stored
+from gateway.proxy.replica.upstream import ReplicaConnections
+from gateway.proxy.services import Client, ExchangeServices
+from gateway.proxy.stored_responses import PREVIOUS, first_if_stored
 from gateway.wire.answers.tool_names import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint
@@ -27,62 +24,12 @@ from gateway.wire.http.lines import milliseconds
 from gateway.wire.isolation import salted
 from gateway.wire.request import Parsed, change_lines, render, without_store
 
-
-class Client(ClientWriter):
-    """The client connection to which an answer is written."""
-
-    @abstractmethod
-    def placed(self, pool: str, since: float) -> None:
-        """The request has been in `pool` since its first dispatch at `since`."""
-
-    @abstractmethod
-    def let_go(self) -> None:
-        """The body of the request is no longer held."""
-
-    @abstractmethod
-    def done(self) -> None:
-        """The answer is complete."""
-
-    @abstractmethod
-    def cut(self) -> None:
-        """The answer ends here, incomplete; close the connection."""
-
-
-class MirrorService(Protocol):
-    """Sender of copies to shadow pools."""
-
-    def shed(self) -> None:
-        """Record that a request was refused for lack of capacity. After it, fewer copies are sent."""
-
-    def admits(self, model: Model, size: int) -> bool:
-        """Whether a copy of this request is to be sent. `size`: bytes of its body."""
-
-    def send(self, model: Model, name: str, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
-        """Send a copy. Its answer is dropped. `name`: that of the model in `body`."""
-
-
 SHEDS: Final = frozenset(
     {Reason.PREDICTED, Reason.QUEUE_FULL, Reason.EVICTED, Reason.QUEUE_TIMEOUT, Reason.NO_REPLICAS}
 )
 """Reasons of refusals for lack of capacity."""
 MAX_COPY_S: Final = 600.0
-Log = Callable[[Record, str], None]
 _OURS: Final = f"-{PROCESS.decode()}"
-
-
-class ExchangeServices:
-    """Objects that all exchanges of a gateway share."""
-
-    def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Log | None) -> None:
-        self.driver = driver
-        self.upstreams = upstreams
-        self.meter = meter
-        self.log = log
-        self.refusals = RefusalLog(driver.clock)
-        self.mirror: MirrorService | None = None
-        self.responses = StoredResponses(driver.controller.restarts)
-        self.keep_alives = KeepAlives()
-        """Silent streams that get comments."""
 
 
 class Exchange(AttemptOwner):
@@ -101,6 +48,7 @@ class Exchange(AttemptOwner):
         "_model",
         "_parsed",
         "_paused",
+        "_picture_tokens",
         "_refusal",
         "_renamed",
         "_rid",
@@ -134,6 +82,7 @@ class Exchange(AttemptOwner):
         self._attempts: dict[int, UpstreamAttempt] = {}
         self._committed: UpstreamAttempt | None = None
         self._paused = False
+        self._picture_tokens = parsed.picture_tokens
         self._refusal = NO_CAUSE
         self._renamed = parsed.renamed
         self._shown = False
@@ -297,6 +246,10 @@ class Exchange(AttemptOwner):
             self._services.responses.keep(record, self._first, attempt.response_id, self.driver.clock())
         if self.request.stream and self.request.tier.keep_alive_s:
             self._services.keep_alives.stop(self, self.request.tier.keep_alive_s)
+        if self._picture_tokens and record.tokens_exact and self.request.stored is None:
+            model = self.request.asked_model or self.request.model.name
+            prompt_bytes = self.request.prompt_bytes
+            self._services.pictures.learn(model, self._picture_tokens, prompt_bytes, record.prompt_tokens)
         if self._services.log is not None:
             self._services.log(record, self.request_id)
         self._services.refusals.ended(self.request_id, record, self._refusal)

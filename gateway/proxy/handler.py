@@ -18,8 +18,9 @@ from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.count_tokens import CountingEndpoint
 from gateway.proxy.driver import Driver, Meter
-from gateway.proxy.exchange import Client, Exchange, ExchangeServices, Log
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.replica.upstream import Upstreams
+from gateway.proxy.services import Client, ExchangeServices, Log
 from gateway.proxy.stored_responses import PREVIOUS
 from gateway.wire.apis.table import served
 from gateway.wire.body.content import MEDIA_BYTES
@@ -105,7 +106,7 @@ class RequestHandler(ExchangeServices):
     ) -> None:
         super().__init__(driver, upstreams, meter, log)
         self._bound_host = bound_host
-        self.counting = CountingEndpoint(driver, self.find, self.only_model, meter.token_count)
+        self.counting = CountingEndpoint(driver, self.find, self.only_model, meter.token_count, self.pictures)
         self.configure(policy)
         self.leaving = False
         """Whether the process will end soon, so that load balancers should stop using it."""
@@ -260,7 +261,8 @@ class RequestHandler(ExchangeServices):
             model = arm_of(policy, model, tier, sticky_key(session, caller.tenant, head.request_id))
         prompt_bytes, fields = parsed.prompt_bytes, parsed.fields
         if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
-            placeholders = Placeholders(fields, model.sent_as(parsed.model))
+            placeholders = Placeholders(fields, self.pictures.factor(parsed.model if model.any_name else model.name))
+            parsed.picture_tokens = placeholders.picture_tokens
             prompt_bytes += placeholders.correction
             fields = placeholders.fields
         prefix = NO_PREFIX

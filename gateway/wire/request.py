@@ -57,6 +57,7 @@ class Parsed:
         "model",
         "options",
         "payload",
+        "picture_tokens",
         "prompt_bytes",
         "prompt_exact",
         "renamed",
@@ -100,6 +101,8 @@ class Parsed:
         self.options = options
         """The field `stream_options` with a comma after it, as JSON; empty if the engine gets none."""
         self.tied = tied
+        self.picture_tokens = 0
+        """Estimated tokens of its pictures, in units of its model; 0 until they are measured."""
         self.prompt_bytes = prompt.size
         self.prompt_exact = prompt.exact
         self.choices = choices

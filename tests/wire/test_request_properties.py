@@ -343,7 +343,7 @@ def test_request_parser_raises_only_bad_request_for_any_document(
         return
     json.loads(render(parsed, "upstream", 1))
     assert parsed.prompt_bytes >= 0
-    assert parsed.prompt_bytes + Placeholders(parsed.fields, "qwen2-vl").correction >= 0
+    assert parsed.prompt_bytes + Placeholders(parsed.fields).correction >= 0
     assert parsed.choices >= 1
 
 

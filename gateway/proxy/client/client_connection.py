@@ -25,10 +25,11 @@ from gateway.proxy.client.request_reader import RequestReader
 from gateway.proxy.client_writer import TRANSPORT_HIGH_WATER_BYTES, AnswerUnderWay
 from gateway.proxy.count_tokens import CountAsker, CountUnderWay
 from gateway.proxy.decoding import BodyIntake
-from gateway.proxy.exchange import Client, Exchange
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.occupancy import Occupancy
+from gateway.proxy.services import Client
 from gateway.proxy.turns import TINY_BYTES
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
