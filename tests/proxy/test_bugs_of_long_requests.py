@@ -29,7 +29,7 @@ from tests.scorecard.waiting import until
 pytestmark = interpreted
 
 BODY = {"model": "emulated", "prompt": "hi", "max_tokens": 2, "stream": True}
-TIER = "keep_alive: 100ms, timeouts: {ttft: none, idle: none, total: 1s, on_total: cut}"
+TIER = "sse_comments: 100ms, timeouts: {ttft: none, idle: none, total: 1s, on_total: cut}"
 
 
 @pytest.fixture
