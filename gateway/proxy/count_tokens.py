@@ -93,6 +93,7 @@ class CountingEndpoint:
         only_model: Callable[[Tier], str],
         told: Callable[[CountSource], None],
         pictures: PictureTokens,
+        ask_engine: EngineCounter,
     ) -> None:
         """`find`: returns the model that serves a name, and the LoRA adapter of that name. `only_model`: returns the
         name of the only model that a tier may use, or raises BadRequest. `told`: called with the source of each count.
@@ -105,7 +106,7 @@ class CountingEndpoint:
         self._asked: Counter[str] = Counter()
         self._limits = Tenants()
         self._ids = 0
-        self.ask_engine: EngineCounter = ask_nobody
+        self.ask_engine = ask_engine
 
     def configure(self, policy: Policy, now: float) -> None:
         """Apply the limits of a policy. Use so far stays counted."""

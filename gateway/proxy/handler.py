@@ -16,11 +16,9 @@ from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Request
 from gateway.core.results import Reason
 from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
-from gateway.proxy.count_tokens import CountingEndpoint
-from gateway.proxy.driver import Driver, Meter
+from gateway.proxy.count_tokens import CountingEndpoint, EngineCounter, ask_nobody
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.replica.upstream import Upstreams
-from gateway.proxy.services import Client, ExchangeServices, Log
+from gateway.proxy.services import Client, ExchangeServices
 from gateway.proxy.stored_responses import PREVIOUS
 from gateway.wire.apis.table import served
 from gateway.wire.body.content import MEDIA_BYTES
@@ -88,7 +86,7 @@ def callers_of(policy: Policy) -> Callers:
 _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
-class RequestHandler(ExchangeServices):
+class RequestHandler:
     """Turns a request's head and body into a `Request`, or rejects it.
 
     A reload replaces `policy` between two requests. Accepted requests keep their policy.
@@ -97,16 +95,17 @@ class RequestHandler(ExchangeServices):
     def __init__(
         self,
         policy: Policy,
-        driver: Driver,
-        upstreams: Upstreams,
-        meter: Meter,
+        services: ExchangeServices,
         catalog: Catalog,
-        log: Log | None,
         bound_host: str,
+        ask_engine: EngineCounter = ask_nobody,
     ) -> None:
-        super().__init__(driver, upstreams, meter, log)
+        """`bound_host`: the address of the API port. `ask_engine`: asks replicas for the length of a prompt."""
+        self.services = services
+        self.driver = services.driver
         self._bound_host = bound_host
-        self.counting = CountingEndpoint(driver, self.find, self.only_model, meter.token_count, self.pictures)
+        told, pictures = services.meter.token_count, services.pictures
+        self.counting = CountingEndpoint(self.driver, self.find, self.only_model, told, pictures, ask_engine)
         self.configure(policy)
         self.leaving = False
         """Whether the process will end soon, so that load balancers should stop using it."""
@@ -196,8 +195,8 @@ class RequestHandler(ExchangeServices):
         self, dialect: Dialect, problem: Problem, head: RequestHead, caller: Caller | None, close: bool
     ) -> bytes:
         """The whole error answer to a request that never became a `Request`."""
-        self.meter.refused_early(problem.why)
-        self.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
+        self.services.meter.refused_early(problem.why)
+        self.services.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
         lines = head.cors
         if caller is not None and problem.retry_after_s is not None:
             left = self.driver.controller.left(caller.tenant, caller.tier.name, self.driver.clock())
@@ -248,7 +247,7 @@ class RequestHandler(ExchangeServices):
         asked = model
         previous = parsed.fields.get(PREVIOUS) if endpoint is Endpoint.RESPONSES else None
         if previous is not None:
-            before = self.responses.find(caller.tenant, previous, self.driver.clock())
+            before = self.services.responses.find(caller.tenant, previous, self.driver.clock())
             model = None if before is None else before.serves(policy, asked, tier)
             if before is None or model is None:
                 message = f"Previous response with id '{previous}' not found."
@@ -261,7 +260,8 @@ class RequestHandler(ExchangeServices):
             model = arm_of(policy, model, tier, sticky_key(session, caller.tenant, head.request_id))
         prompt_bytes, fields = parsed.prompt_bytes, parsed.fields
         if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
-            placeholders = Placeholders(fields, self.pictures.factor(parsed.model if model.any_name else model.name))
+            known_as = parsed.model if model.any_name else model.name
+            placeholders = Placeholders(fields, self.services.pictures.factor(known_as))
             parsed.picture_tokens = placeholders.picture_tokens
             prompt_bytes += placeholders.correction
             fields = placeholders.fields
@@ -304,7 +304,7 @@ class RequestHandler(ExchangeServices):
             is_token_ids=parsed.prompt_exact is not None,
             truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",
         )
-        exchange = Exchange(self, client, dialect, head, parsed, request)
+        exchange = Exchange(self.services, client, dialect, head, parsed, request)
         parsed.let_go()
         return exchange
 

@@ -57,13 +57,16 @@ Log = Callable[[Record, str], None]
 class ExchangeServices:
     """Objects that all exchanges of a gateway share."""
 
-    def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Log | None) -> None:
+    def __init__(
+        self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Log | None, mirror: MirrorService | None
+    ) -> None:
+        """`log`: called with the record and id of each request; None: no log. `mirror`: None: no copies are sent."""
         self.driver = driver
         self.upstreams = upstreams
         self.meter = meter
         self.log = log
         self.refusals = RefusalLog(driver.clock)
-        self.mirror: MirrorService | None = None
+        self.mirror = mirror
         self.responses = StoredResponses(driver.controller.restarts)
         self.pictures = PictureTokens()
         self.keep_alives = KeepAlives()

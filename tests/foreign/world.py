@@ -124,7 +124,7 @@ class World:
         finally:
             app.admin_app = real
             random.setstate(chance)
-        self.gateway.handler.log = lambda record, _: self.records.append(record)
+        self.gateway.handler.services.log = lambda record, _: self.records.append(record)
         self._state: Any = SimpleNamespace(connections=set())
         self._sweeping = loop.call_later(SWEEP_S, self._sweep)
         self._asked = 0

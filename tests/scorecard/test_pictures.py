@@ -54,5 +54,5 @@ async def test_engine_that_counts_few_tokens_for_a_picture_halves_the_next_estim
     client = await connect(gw.url)
     picture = {"type": "image_url", "image_url": {"url": png(1400, 1400)}}
     for factor in (1.0, 0.5, 0.25):
-        assert gw.handler.pictures.factor(MODEL) == factor
+        assert gw.handler.services.pictures.factor(MODEL) == factor
         assert (await client.ask(chat(content=[picture]))).status == 200
