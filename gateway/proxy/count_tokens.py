@@ -27,7 +27,9 @@ from gateway.wire.body.pictures import PictureTokens
 from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.headers import PROCESS, RequestHead
-from gateway.wire.request import BadRequest, Parsed, bad_request, parse_counted, render
+from gateway.wire.parsed import Parsed
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, bad_request, parse_counted
 from gateway.wire.session import session_of, sticky_key
 
 MAX_ASKED: Final = 64

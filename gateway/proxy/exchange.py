@@ -19,10 +19,12 @@ from gateway.wire.answers.tool_names import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.framing import LAST_CHUNK, chunk
-from gateway.wire.http.headers import PROCESS, STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
+from gateway.wire.http.headers import PROCESS, RequestHead
 from gateway.wire.http.lines import milliseconds
+from gateway.wire.http.written_heads import STREAM_HEAD, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.isolation import salted
-from gateway.wire.request import Parsed, change_lines, render, without_store
+from gateway.wire.parsed import Parsed
+from gateway.wire.render import change_lines, render, without_store
 
 SHEDS: Final = frozenset(
     {Reason.PREDICTED, Reason.QUEUE_FULL, Reason.EVICTED, Reason.QUEUE_TIMEOUT, Reason.NO_REPLICAS}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import unquote
 
 import orjson
 
-from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
+from gateway.core.policy import ANONYMOUS, Model, Policy, Tier
 from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Request
 from gateway.core.results import Reason
 from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
+from gateway.proxy.callers import Caller, Callers, Catalog, callers_of
 from gateway.proxy.count_tokens import CountingEndpoint, EngineCounter, ask_nobody
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.services import Client, ExchangeServices
@@ -26,63 +26,18 @@ from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
-from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, rate_limit_lines, wanted
+from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
+from gateway.wire.http.written_heads import rate_limit_lines
 from gateway.wire.isolation import salts
+from gateway.wire.parsed import Parsed
 from gateway.wire.prefix import MIN_BYTES, prefix_of
-from gateway.wire.request import BadRequest, Parsed, bad_request, only_of, parse
+from gateway.wire.request import BadRequest, bad_request, only_of, parse
 from gateway.wire.session import session_of, sticky_key
 from gateway.wire.target import COUNTING, GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
-
-
-class Catalog(Protocol):
-    """The catalog of models."""
-
-    def listing(self, policy: Policy, tier: Tier | None = None) -> Sequence[Mapping[str, object]]:
-        """All models that `tier` may use, in the form of the API. None: every tier."""
-
-    def usable(self, policy: Policy, tier: Tier) -> Sequence[str]:
-        """Names of all models that `tier` may use, each once: without aliases and LoRA adapters."""
-
-    def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
-        """The model of this name; None if there is none. With a catch-all, any name is accepted while a replica's list
-        is unknown.
-        """
-
-    def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
-        """The model whose replicas list `name` as a LoRA adapter; None if there is none."""
-
-    def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
-        """Whether replicas of these pools list `name` as a LoRA adapter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The sender of a request: its tenant, and the tier in which it is served."""
-
-    tenant: str
-    tier: Tier
-    serves: frozenset[Endpoint]
-    """Endpoints that the tier serves."""
-
 
 OPTIONS: Final = b"OPTIONS"
 _sha256: Final = sha256
 _same: Final = hmac.compare_digest
-Callers = dict[bytes, tuple[bytes, Caller | None]]
-"""Callers by the SHA-256 digest of their key. The value repeats the digest, which is compared in constant time."""
-
-
-def callers_of(policy: Policy) -> Callers:
-    """The callers of a policy. With thousands of keys this takes a long time, so a reload calls it outside the event
-    loop.
-    """
-    serves = {tier.name: served(tier) for tier in policy.tiers.values()}
-    return {
-        digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
-        for digest, key in policy.keys.items()
-    }
-
-
 _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 

@@ -19,7 +19,8 @@ from gateway.wire.apis.fields import STRIP
 from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.body.bounds import engine_option
 from gateway.wire.body.placeholders import Placeholders
-from gateway.wire.request import BadRequest, parse, render
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, parse
 from tests.effort import examples
 
 from .bodies import MINIMAL

@@ -21,7 +21,8 @@ from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.wire.errors.replies import OPENAI, Problem, error_response
 from gateway.wire.http.framing import LAST_CHUNK, chunk
-from gateway.wire.http.headers import RequestHead, status_line, wanted
+from gateway.wire.http.headers import RequestHead, wanted
+from gateway.wire.http.written_heads import status_line
 
 _NAMES: Final = wanted(["accept"])
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}

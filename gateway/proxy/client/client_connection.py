@@ -33,9 +33,10 @@ from gateway.proxy.services import Client
 from gateway.proxy.turns import TINY_BYTES
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
-from gateway.wire.http.headers import status_line
 from gateway.wire.http.lines import CR, LF
-from gateway.wire.request import Parsed, parse_in_parts
+from gateway.wire.http.written_heads import status_line
+from gateway.wire.parsed import Parsed
+from gateway.wire.request import parse_in_parts
 from gateway.wire.target import COUNTING
 
 

@@ -8,7 +8,8 @@ import httptools
 
 from gateway.core.request import Endpoint
 from gateway.core.results import Callback, Reason
-from gateway.proxy.handler import Caller, RequestHandler
+from gateway.proxy.callers import Caller
+from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.turns import SHORT_BYTES
 from gateway.wire.errors.replies import OPENAI, Problem

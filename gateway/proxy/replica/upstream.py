@@ -20,7 +20,7 @@ from gateway.proxy.replica.upstream_connection import AnswerReceiver, Connecting
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.apis.table import API_OF
 from gateway.wire.body.form import CONTENT_TYPE
-from gateway.wire.http.headers import upstream_prefix
+from gateway.wire.http.written_heads import upstream_prefix
 
 log = logging.getLogger("tailgate.upstream")
 
