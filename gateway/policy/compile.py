@@ -123,7 +123,7 @@ def _ejection(section: EjectionSection) -> rules.Ejection | None:
     return rules.Ejection(
         slowdown=section.slowdown,
         time_s=section.time,
-        max_time_s=section.max_time,
+        max_time_s=max(section.time, rules.Ejection().max_time_s),
         max_share=section.max_share,
         panic_share=section.panic,
         probe_s=section.canary,
