@@ -44,10 +44,10 @@ class Exchange(AttemptOwner):
         "_committed",
         "_dialect",
         "_dispatched_at",
-        "_extra",
         "_first",
         "_head",
         "_model",
+        "_more_lines",
         "_parsed",
         "_paused",
         "_picture_tokens",
@@ -90,7 +90,7 @@ class Exchange(AttemptOwner):
         self._shown = False
         """Whether the client has been sent the head of an answer."""
         self._dispatched_at = 0.0
-        self._extra = b""
+        self._more_lines = b""
         self._first = first_if_stored(request, parsed)
         """Hash of the tools and instructions if the answer may be stored; else None."""
         self._said_at = request.body_at
@@ -134,11 +134,11 @@ class Exchange(AttemptOwner):
         body = render(self._parsed, name, max_tokens)  # written again for each attempt, since it may be long
         if self._body_cap != max_tokens:
             self._body_cap = max_tokens
-            self._extra = change_lines(self._parsed, max_tokens)
+            self._more_lines = change_lines(self._parsed, max_tokens)
             if degraded:
-                self._extra += b"x-tailgate-degraded: max_tokens\r\n"
+                self._more_lines += b"x-tailgate-degraded: max_tokens\r\n"
             if model or self.request.split:
-                self._extra += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
+                self._more_lines += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
             if self._model.mirror is not None:
                 self._copy(self._parsed, max_tokens)
         is_retry = bool(self._attempts) and all(attempt.over for attempt in self._attempts.values())
@@ -158,7 +158,7 @@ class Exchange(AttemptOwner):
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
         """Forward this attempt's answer to the client: first the held bytes, then the rest as it arrives."""
         if hedged is not None:
-            self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
+            self._more_lines += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         attempt = self._committed = self._attempts[attempt_id]
         parsed = self._parsed if attempt.status == 404 else None
         is_lost = parsed is not None and self._services.responses.is_lost(self.request, parsed, attempt.held)
@@ -443,7 +443,7 @@ class Exchange(AttemptOwner):
         replica = milliseconds(self.driver.clock() - self._dispatched_at)
         times = f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n"
         by = attempt.upstream.served_by(self.request.tier.name)
-        return b"".join((by, times.encode(), self._extra, self._limit_lines()))
+        return b"".join((by, times.encode(), self._more_lines, self._limit_lines()))
 
     def _limit_lines(self) -> bytes:
         """Header lines of answers and errors alike: CORS, rate limits, and the end of the connection."""
