@@ -7,15 +7,12 @@ import logging
 import random
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway.admin_connection import BACKLOG as ADMIN_BACKLOG
-from gateway.admin_connection import MAX_CONNECTIONS as MAX_ADMIN_CONNECTIONS
-from gateway.admin_connection import AdminConnection
 from gateway.admin_port import AdminPort, unfit
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
@@ -32,12 +29,14 @@ from gateway.observe.logs import ACCESS, AccessLog
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
-from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.client.asgi_connection import AsgiConnection
+from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.driver import Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
+from gateway.proxy.services import ExchangeServices
 from gateway.reload import PolicyReloads, PolicyUsers
 from gateway.settings import Settings
 from gateway.sweeper import Sweeper
@@ -45,6 +44,15 @@ from gateway.sweeper import Sweeper
 log = logging.getLogger("tailgate")
 
 SPARE_DESCRIPTORS = 128
+MAX_ADMIN_CONNECTIONS = 64
+"""Limit on connections to the admin port. It is enough for scrapers, probes, and a few operators with the console open.
+
+A new connection beyond the limit is still accepted if an idle connection can be closed for it.
+"""
+ADMIN_BACKLOG = 32
+"""At most this many admin connections are accepted in one turn of the event loop. Others can be closed only in a later
+turn.
+"""
 WATCHES = 3
 """Number of connections that watch one replica: for health, metrics and models."""
 # At the drain deadline, error events are written. A client that does not read its event within this many seconds is
@@ -68,68 +76,24 @@ class Gateway:
         """`clock`: returns the time in seconds, for all parts. Timers are those of the event loop."""
         self.settings = settings
         self.metrics = Metrics(policy)
-        oddities = Oddities(self.metrics, clock)
-        self.upstreams = Upstreams(oddities, clock)
-        self.board = ModelBoard(int(time.time()))
-        seed = random.getrandbits(53)
-        self.journal = _journal(settings, policy, seed)
-        chance = random.Random(seed)
-        self.controller = (
-            Controller(policy, chance) if self.journal is None else Recorded(policy, chance, self.journal.tell)
-        )
+        self.journal, self.controller = _deciders(settings, policy)
         self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
-        supervisor = self.driver.supervisor
-        self.handler = RequestHandler(
-            policy,
-            self.driver,
-            self.upstreams,
-            self.metrics,
-            self.board,
-            AccessLog().write if ACCESS.isEnabledFor(logging.DEBUG) else None,
-            settings.host,
-        )
-        self.limits = ConnectionLimits(
-            max_body_bytes=settings.max_body_bytes,
-            max_receiving_bytes=settings.max_receiving_bytes,
-            max_header_bytes=settings.max_header_bytes,
-            receive_timeout_s=settings.receive_timeout_s,
-            keep_alive_s=settings.keep_alive_s,
-            write_stall_s=settings.write_stall_s,
-            max_connections=settings.max_connections or _connections_that_fit(policy),
-        )
-        self._admin_limits = ConnectionLimits(
-            max_body_bytes=MAX_BODY_BYTES,
-            body_limit_name="",
-            max_header_bytes=settings.max_header_bytes,
-            receive_timeout_s=settings.receive_timeout_s,
-            keep_alive_s=settings.keep_alive_s,
-            write_stall_s=settings.write_stall_s,
-            max_connections=MAX_ADMIN_CONNECTIONS,
-        )
+        self.limits = _api_limits(settings, policy)
+        self._admin_limits = _admin_limits(settings)
+        self.board = ModelBoard(int(time.time()))
+        out_of_service, bug = partial(unfit, self.controller), partial(self.driver.supervisor.caught, Callback.WATCH)
         self.fleet = FleetWatcher(
-            self.driver.observe,
-            self.board,
-            clock=clock,
-            random=random.Random(),
-            on_bug=partial(supervisor.caught, Callback.WATCH),
-            unfit=partial(unfit, self.controller),
+            self.driver.observe, self.board, clock=clock, random=random.Random(), on_bug=bug, unfit=out_of_service
         )
-        self.upstreams.lists = self.fleet
-        counts = EngineCounts(
-            clock, random.Random(), self.controller.session_key, partial(unfit, self.controller), self.board.takes
-        )
-        self.handler.counting.ask_engine = counts.ask
-        self.mirrors = Mirrors(
-            policy,
-            clock,
-            partial(unfit, self.controller),
-            self.board.takes,
-            self.metrics.copied,
-            partial(supervisor.caught, Callback.WATCH),
-        )
-        self.handler.mirror = self.mirrors
+        self.mirrors = Mirrors(policy, clock, out_of_service, self.board.takes, self.metrics.copied, bug)
+        oddities = Oddities(self.metrics, clock)
+        self.upstreams = Upstreams(oddities, clock, self.fleet)
+        log_access = AccessLog().write if ACCESS.isEnabledFor(logging.DEBUG) else None
+        services = ExchangeServices(self.driver, self.upstreams, self.metrics, log_access, self.mirrors)
+        counts = EngineCounts(clock, random.Random(), self.controller.session_key, out_of_service, self.board.takes)
+        self.handler = RequestHandler(policy, services, self.board, settings.host, counts.ask)
         little = Little(self.metrics, self._occupancies, clock())
-        steps = (self.handler.keep_alives.sweep, self.upstreams.sweep)
+        steps = (services.keep_alives.sweep, self.upstreams.sweep)
         self.sweeper = Sweeper(self.driver, oddities, little, (self.limits, self._admin_limits), steps)
         users = PolicyUsers(
             self.driver, self.handler, self.limits, self.upstreams, self.metrics, self.fleet, self.mirrors
@@ -141,6 +105,21 @@ class Gateway:
         """Set to ask the process to drain and end."""
         self.broken = asyncio.Event()
         """Set when a part that must always run has stopped."""
+        self._api = listener(
+            no_app,
+            settings.host,
+            settings.port,
+            http=partial(ClientConnection, self.handler, self.limits),
+            ssl_certfile=settings.ssl_certfile,
+            ssl_keyfile=settings.ssl_keyfile,
+            timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,
+        )
+        self._admin, *more = self._admin_listeners()
+        self._listeners = [self._api, self._admin, *more]
+
+    def _admin_listeners(self) -> Iterator[Listener]:
+        """The listener of the admin port, and that of the admin socket if there is one."""
+        settings = self.settings
         admin = AdminPort(
             controller=self.controller,
             driver=self.driver,
@@ -155,35 +134,14 @@ class Gateway:
             stop=self.stop,
             drain_deadline_s=settings.drain_deadline_s,
         )
-        self._api = listener(
-            no_app,
-            settings.host,
-            settings.port,
-            http=partial(ClientConnection, self.handler, self.limits),
-            ssl_certfile=settings.ssl_certfile,
-            ssl_keyfile=settings.ssl_keyfile,
-            timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,
-        )
+        connection = partial(AsgiConnection, self.handler, self._admin_limits)
+        listens = partial(listener, http=connection, backlog=ADMIN_BACKLOG, timeout_graceful_shutdown=1)
         token = settings.admin_token
-        self._admin = listener(
-            admin.app(Access(token.get_secret_value() if token else None, names=settings.admin_names)),
-            settings.admin_host,
-            settings.admin_port,
-            http=partial(AdminConnection, self._admin_limits, self.driver),
-            backlog=ADMIN_BACKLOG,
-            timeout_graceful_shutdown=1,
-        )
-        self._listeners = [self._api, self._admin]
+        access = Access(token.get_secret_value() if token else None, names=settings.admin_names)
+        yield listens(admin.app(access), settings.admin_host, settings.admin_port)
         if settings.admin_uds is not None:
-            self._listeners.append(
-                listener(
-                    admin.app(Access(None, trusted=True, names=settings.admin_names)),
-                    uds=str(settings.admin_uds),
-                    http=partial(AdminConnection, self._admin_limits, self.driver),
-                    backlog=ADMIN_BACKLOG,
-                    timeout_graceful_shutdown=1,
-                )
-            )
+            app = admin.app(Access(None, trusted=True, names=settings.admin_names))
+            yield listens(app, uds=str(settings.admin_uds))
 
     # ---- life
 
@@ -254,6 +212,7 @@ class Gateway:
         for each in self._listeners:
             each.should_exit = True
         await asyncio.wait(self._serving)
+        self._admin_limits.abort_all()
         await self.mirrors.aclose()
         await self.fleet.aclose()
         for task in self._tasks:
@@ -284,17 +243,45 @@ class Gateway:
         return {pool: occupancy.held_s(now) for pool, occupancy in self.limits.occupancies.items()}
 
 
-def _journal(settings: Settings, policy: Policy, seed: int) -> Journal | None:
-    """The journal, if one is configured. Raises `JournalError` if it cannot be written."""
+def _deciders(settings: Settings, policy: Policy) -> tuple[Journal | None, Controller]:
+    """The journal, if one is configured, and the controller. Raises `JournalError` if the journal cannot be written."""
+    seed = random.getrandbits(53)
+    chance = random.Random(seed)
     if settings.journal is None:
-        return None
-    return Journal(
+        return None, Controller(policy, chance)
+    journal = Journal(
         settings.journal,
         policy,
         seed,
         version=version("tailgate"),
         max_bytes=settings.journal_file_bytes,
         files=settings.journal_files,
+    )
+    return journal, Recorded(policy, chance, journal.tell)
+
+
+def _api_limits(settings: Settings, policy: Policy) -> ConnectionLimits:
+    return ConnectionLimits(
+        max_body_bytes=settings.max_body_bytes,
+        max_receiving_bytes=settings.max_receiving_bytes,
+        max_header_bytes=settings.max_header_bytes,
+        receive_timeout_s=settings.receive_timeout_s,
+        keep_alive_s=settings.keep_alive_s,
+        write_stall_s=settings.write_stall_s,
+        max_connections=settings.max_connections or _connections_that_fit(policy),
+    )
+
+
+def _admin_limits(settings: Settings) -> ConnectionLimits:
+    return ConnectionLimits(
+        max_body_bytes=MAX_BODY_BYTES,
+        body_limit_name="",
+        max_header_bytes=settings.max_header_bytes,
+        receive_timeout_s=settings.receive_timeout_s,
+        keep_alive_s=settings.keep_alive_s,
+        write_stall_s=settings.write_stall_s,
+        max_connections=MAX_ADMIN_CONNECTIONS,
+        makes_room=True,
     )
 
 

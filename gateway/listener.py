@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import uvicorn
-
-from gateway.admin_connection import bound_socket
 
 BACKLOG: Final = 4096
 # TCP keep-alive: a client that vanished while nothing is sent to it is detected after two minutes.
@@ -22,6 +21,7 @@ KEEP_ALIVE_PROBES: Final = 4
 # Size in bytes of the send buffer in the kernel; Linux doubles this value. Without this limit, the buffer of a client
 # that does not read may grow to 4 MiB (tcp_wmem).
 SEND_BUFFER_BYTES: Final = 128 * 1024
+UDS_MODE: Final = 0o660
 
 # Options by name. Options that the platform lacks are skipped. Linux has KEEPIDLE, macOS KEEPALIVE.
 _TCP: Final = {
@@ -107,3 +107,35 @@ def tune(sockets: Iterable[socket.socket]) -> None:
                 option: int | None = getattr(socket, name, None)
                 if option is not None:
                     listening.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def bound_socket(path: Path) -> socket.socket:
+    """A unix socket that only the owner and the group of the process can open.
+
+    A socket left by an earlier process is removed. Any other file there, or the socket of a running process, raises
+    OSError.
+    """
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _is_served(path):
+        path.unlink()
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The mode is set between `bind` and `listen`, when nobody can connect yet.
+        bound.bind(str(path))
+        path.chmod(UDS_MODE)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _is_served(path: Path) -> bool:
+    """Whether a process listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:
+            return True  # its queue of connections is full
+        except OSError:
+            return False
+    return True

@@ -21,8 +21,9 @@ from gateway.observe.sources import Reload
 from gateway.policy.errors import PolicyError, PolicyErrors, shown
 from gateway.policy.exposure import exposure_error
 from gateway.policy.watch import PolicyWatcher
+from gateway.proxy.callers import Callers, callers_of
 from gateway.proxy.driver import Driver
-from gateway.proxy.handler import Callers, RequestHandler, callers_of
+from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.settings import Settings

@@ -296,7 +296,7 @@ def test_options_of_load_tests_in_documents_exist(page: Path) -> None:
 def test_the_page_of_load_tests_has_every_option_of_run() -> None:
     text = LOADTEST_OPTIONS.read_text("utf-8")
     run = cast(Any, typer.main.get_command(loadtests_app)).commands["run"]
-    options = {parameter.opts[0] for parameter in run.params} - {"--json", "--out", "--png", "--probe"}
+    options = {parameter.opts[0] for parameter in run.params} - {"--json", "--out", "--probe"}
     assert {option for option in options if option not in text} == set()
 
 

@@ -10,8 +10,11 @@ import typer
 
 from gateway.cli.output import console, counted, print_errors, print_json
 from gateway.core.policy import Policy
-from gateway.policy import PolicyErrors, load
-from gateway.policy.notes import notes
+from gateway.policy import PolicyErrors
+from gateway.policy.load import load_noted
+
+Noted = tuple[Policy, tuple[str, ...]]
+"""A policy, and notes on it."""
 
 
 def check(
@@ -33,21 +36,22 @@ def check(
         raise typer.Exit(1)
 
 
-def _checked(file: Path) -> Policy | PolicyErrors:
+def _checked(file: Path) -> Noted | PolicyErrors:
     try:
-        return load(file)
+        return load_noted(file)
     except PolicyErrors as errors:
         return errors
 
 
-def _print(file: Path, result: Policy | PolicyErrors) -> None:
+def _print(file: Path, result: Noted | PolicyErrors) -> None:
     out = console()
     if isinstance(result, PolicyErrors):
         print_errors(result.errors, out)
         out.print(f"{file}: {counted(len(result.errors), 'error')}", style="red")
         return
-    out.print(f"{file}: ok: {_summary(result)}", style="green")
-    for note in notes(result):
+    policy, notes = result
+    out.print(f"{file}: ok: {_summary(policy)}", style="green")
+    for note in notes:
         out.print(f"{file}: note: {note}", style="yellow")
 
 
@@ -64,18 +68,19 @@ def _summary(policy: Policy) -> str:
     )
 
 
-def _as_data(file: Path, result: Policy | PolicyErrors) -> dict[str, object]:
+def _as_data(file: Path, result: Noted | PolicyErrors) -> dict[str, object]:
     if isinstance(result, PolicyErrors):
         return {"file": str(file), "ok": False, "errors": [asdict(error) for error in result.errors], "notes": []}
+    policy, notes = result
     return {
         "file": str(file),
         "ok": True,
         "errors": [],
-        "notes": list(notes(result)),
-        "digest": result.digest,
-        "models": sorted({model.name for model in result.models.values()}),
-        "pools": {pool.name: list(dict.fromkeys(spec.url for spec in pool.replicas)) for pool in result.pools.values()},
-        "tiers": list(result.tiers),
-        "default_tier": result.default_tier,
-        "keys": len(result.keys),
+        "notes": list(notes),
+        "digest": policy.digest,
+        "models": sorted({model.name for model in policy.models.values()}),
+        "pools": {pool.name: list(dict.fromkeys(spec.url for spec in pool.replicas)) for pool in policy.pools.values()},
+        "tiers": list(policy.tiers),
+        "default_tier": policy.default_tier,
+        "keys": len(policy.keys),
     }

@@ -15,7 +15,8 @@ from gateway.core.slo import Slo
 from gateway.policy.keys import hash_of
 from gateway.wire.apis.table import served
 from gateway.wire.body.checks import MISSING
-from gateway.wire.request import BadRequest, Parsed, only_of, parse
+from gateway.wire.parsed import Parsed
+from gateway.wire.request import BadRequest, only_of, parse
 from gateway.wire.session import sticky_key
 
 

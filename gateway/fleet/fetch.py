@@ -11,7 +11,7 @@ import httpx
 
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.late import LATE_S
-from gateway.wire.http.headers import DP_RANK
+from gateway.wire.http.written_heads import DP_RANK
 
 # Shorter than vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s). Otherwise vLLM might close a connection just as
 # it is reused.

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from gateway.core.policy import EngineKind, Health, ReplicaSpec
-from gateway.core.request import Random
 from gateway.core.sample import Proof, Sample
-from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 from gateway.fleet.metrics_text import read_page, scrapes
 from gateway.fleet.models_json import ModelCard, names_of, read_models
+from gateway.fleet.readings import MAX_PAUSE_S, Readings
+from gateway.fleet.target import Reading, ReplicaReport, Target, Tools
 from gateway.fleet.warm import warm_up
 
 log = logging.getLogger("tailgate.fleet")
@@ -27,112 +23,9 @@ _MODELS_LIMIT_BYTES = 1024 * 1024
 
 SHOWN: Final = 5
 """At most this many models are named in a log line."""
-# The pause after a scrape that timed out doubles up to this, or up to its interval if that is longer. A page or a list
-# that is late is given up after the same time. The slowest regular reading, the list of models, has this interval.
-MAX_PAUSE_S: Final = 30.0
 # Every pause takes a random 90-110 % of its interval, so that replicas are not all polled at the same time.
 _JITTER = 0.1
-
-
-class Reading(StrEnum):
-    """A kind of reading from a replica. A metric label."""
-
-    HEALTH = "health"
-    METRICS = "metrics"
-    MODELS = "models"
-
-
-_MEANWHILE: Final[Mapping[Reading, str]] = {
-    Reading.METRICS: "meanwhile its load is estimated: check its engine and health.metrics_path in the policy",
-    Reading.MODELS: "its last list stays in use, and without one it gets any model: check GET /v1/models of its engine",
-}
-"""For log lines: what happens while a reading fails, and where to look for the cause."""
-_WHOLE_SERVER: Final = frozenset({ReadFault.UNREACHABLE, ReadFault.TIMEOUT, ReadFault.BROKEN})
-"""Failures without an answer. If the health check has one of them, other readings fail for the same cause."""
 _NO_CONNECTION: Final = frozenset({ReadFault.UNREACHABLE, ReadFault.BROKEN})
-_OWN_CHECKS: Final[Mapping[EngineKind, str]] = {EngineKind.OPENAI: "/v1/models"}
-"""Path of the health check by engine, if the policy gives none. Others have /health."""
-_SERVER_ERROR: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """All settings for the watch of one server. If they stay equal in a reload, the watch goes on."""
-
-    replicas: tuple[ReplicaSpec, ...]
-    """One replica, or the data-parallel ranks in their order."""
-    pool: str
-    engine: EngineKind
-    health: Health
-    upstream_key: str | None = field(repr=False)
-    models: frozenset[str] = field(default=frozenset(), compare=False)
-    """Names by which the policy asks these replicas for models. A catch-all without `upstream` has none. A change of
-    them does not interrupt the watch.
-    """
-
-    takes_any: bool = field(default=False, compare=False)
-    """Whether only a catch-all sends requests here, so that the replicas' lists decide what a request may name."""
-
-    @property
-    def name(self) -> str:
-        """Name of the server."""
-        return self.replicas[0].server
-
-    @property
-    def url(self) -> str:
-        """URL of the server."""
-        return self.replicas[0].url
-
-    @property
-    def by_rank(self) -> bool:
-        """Whether its replicas are data-parallel ranks."""
-        return self.replicas[0].dp_rank is not None
-
-    @property
-    def check_path(self) -> str:
-        """Path of the health check."""
-        return self.health.path or _OWN_CHECKS.get(self.engine, "/health")
-
-    def is_life(self, answer: bytes | Failed) -> bool:
-        """Whether this answer to a health check shows that the server is alive.
-
-        A server without the path answers 404 or 405, one with other keys 401. That is no failure, unless the policy
-        names the path.
-        """
-        if not isinstance(answer, Failed):
-            return True
-        if self.health.path or answer.fault in _WHOLE_SERVER:
-            return False
-        return answer.status < _SERVER_ERROR
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """Callbacks and clocks that a watch needs."""
-
-    on_sample: Callable[[str, Sample], None]
-    board: ModelBoard
-    clock: Callable[[], float]
-    random: Random
-    pause: Callable[[float], Awaitable[None]]
-    models_interval_s: float
-    on_bug: Callable[[Exception], None]
-    unfit: Callable[[], Collection[str]]
-    """Names of the replicas that get no requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaReport:
-    """State of the readings of one replica. `errors` has no secrets."""
-
-    name: str
-    url: str
-    pool: str
-    healthy: bool | None
-    errors: Mapping[Reading, str]
-    """By reading that is failing now: its last error."""
-    failures: Mapping[tuple[Reading, ReadFault], int]
-    """Number of failures since this watch began, by reading and kind of failure."""
 
 
 class ReplicaWatch:
@@ -167,14 +60,7 @@ class ReplicaWatch:
         """Models of the last list, if requests may name them."""
         self._unlisted: frozenset[str] = frozenset()
         """Models of the policy that the last list did not have."""
-        self._errors: dict[Reading, Failed] = {}
-        self._logged: dict[Reading, set[Failed]] = {}
-        """Errors that are in the log, of readings that have not succeeded since."""
-        self._is_unreachable = False
-        """Whether the log says that the server cannot be reached."""
-        self._failures: Counter[tuple[Reading, ReadFault]] = Counter()
-        self._timeouts: Counter[Reading] = Counter()
-        """How often in a row each reading timed out."""
+        self._readings = Readings(target)
 
     def reports(self) -> list[ReplicaReport]:
         """Health and the last reading errors, one report for each data-parallel rank."""
@@ -184,8 +70,8 @@ class ReplicaWatch:
                 spec.url,
                 self.target.pool,
                 self._healthy,
-                {reading: str(failed) for reading, failed in self._errors.items()},
-                dict(self._failures),
+                {reading: str(failed) for reading, failed in self._readings.errors.items()},
+                dict(self._readings.failures),
             )
             for spec in self.target.replicas
         ]
@@ -240,7 +126,7 @@ class ReplicaWatch:
         if fetcher.losses > losses:
             self.lost()
         healthy = self.target.is_life(answer)
-        self._note(Reading.HEALTH, answer if isinstance(answer, Failed) and not healthy else None)
+        self._readings.note(Reading.HEALTH, answer if isinstance(answer, Failed) and not healthy else None)
         if healthy and self.is_list_old:
             await self.fresh_list()
         if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:
@@ -299,7 +185,7 @@ class ReplicaWatch:
         try:
             while True:
                 await self._read(Reading.METRICS, self._scrape, fetcher)
-                await self._sleep(self._interval(Reading.METRICS, health.scrape_interval_s))
+                await self._sleep(self._readings.interval_s(Reading.METRICS, health.scrape_interval_s))
         finally:
             await fetcher.aclose()
 
@@ -308,11 +194,11 @@ class ReplicaWatch:
         target = self.target
         samples = page if isinstance(page, Failed) else read_page(target.engine, page, by_rank=target.by_rank)
         if isinstance(samples, Failed):
-            self._note(Reading.METRICS, samples)
+            self._readings.note(Reading.METRICS, samples)
             return
         self._ranks_told, written = len(samples), len(target.replicas)
         other = f"it has {len(samples)} data-parallel ranks, and the policy says dp: {written}"
-        self._note(Reading.METRICS, None if len(samples) == written else Failed(ReadFault.GARBAGE, other))
+        self._readings.note(Reading.METRICS, None if len(samples) == written else Failed(ReadFault.GARBAGE, other))
         for spec, sample in zip(target.replicas, samples, strict=False):
             self._tools.on_sample(spec.name, sample)
 
@@ -339,9 +225,9 @@ class ReplicaWatch:
         if losses == self._losses and not (isinstance(cards, Failed) and cards.fault in _NO_CONNECTION):
             self.is_list_old = False
         if isinstance(cards, Failed):
-            self._note(Reading.MODELS, cards)
+            self._readings.note(Reading.MODELS, cards)
         else:
-            self._note(Reading.MODELS, None)
+            self._readings.note(Reading.MODELS, None)
             self._tell_models(cards)
 
     def _tell_models(self, cards: tuple[ModelCard, ...]) -> None:
@@ -390,7 +276,7 @@ class ReplicaWatch:
             await read(fetcher)
         except Exception as error:  # noqa: BLE001 - a task that ends with an exception would end the process
             self._tools.on_bug(error)
-            self._note(reading, Failed(ReadFault.GARBAGE, f"a bug of the gateway: {type(error).__name__}"))
+            self._readings.note(reading, Failed(ReadFault.GARBAGE, f"a bug of the gateway: {type(error).__name__}"))
 
     async def _call_for_models(self) -> None:
         while True:
@@ -407,83 +293,8 @@ class ReplicaWatch:
             patience_s=patience_s,
         )
 
-    def _interval(self, reading: Reading, interval_s: float) -> float:
-        """The interval of a reading, doubled for each time in a row that it timed out."""
-        doublings = min(16, self._timeouts[reading])  # more exceed the bound anyway, and would overflow in the end
-        return min(interval_s * 2.0**doublings, max(interval_s, MAX_PAUSE_S))
-
     async def _sleep(self, interval_s: float) -> None:
         await self._tools.pause(interval_s * (1 + _JITTER * (2 * self._tools.random.random() - 1)))
-
-    def _note(self, reading: Reading, failed: Failed | None) -> None:
-        """Store the result of a reading, and log what is new: that it begins to fail, fails in a new way, or succeeds
-        again.
-        """
-        timed_out = failed is not None and failed.fault is ReadFault.TIMEOUT
-        self._timeouts[reading] = self._timeouts[reading] + 1 if timed_out else 0
-        if failed is None:
-            self._errors.pop(reading, None)
-            self._log_success(reading)
-        else:
-            self._failures[reading, failed.fault] += 1
-            self._errors[reading] = failed
-            self._log_failure(reading, failed)
-
-    def _log_success(self, reading: Reading) -> None:
-        logged = self._logged.pop(reading, None)
-        if self._is_unreachable:
-            self._log_reached()
-        elif logged is not None and reading is Reading.HEALTH:
-            log.info("replica %s passes its health check again", self.target.name)
-        elif logged is not None:
-            log.info("replica %s: its %s can be read again", self.target.name, reading)
-
-    def _log_reached(self) -> None:
-        self._is_unreachable = False
-        log.info("replica %s can be reached again", self.target.name)
-
-    def _log_failure(self, reading: Reading, failed: Failed) -> None:
-        """Log a failure, unless it is logged. One line is enough for a server that gives no answer to any reading. A
-        server whose failures alternate gets a line for each kind of failure, not one for each reading.
-        """
-        target = self.target
-        if failed.fault is ReadFault.UNREACHABLE:
-            if not self._is_unreachable:
-                self._is_unreachable = True
-                log.warning(
-                    "replica %s cannot be reached: %s; %s: check that an engine listens at %s",
-                    target.name,
-                    failed.detail,
-                    self._when_failing(),
-                    target.url,
-                )
-            return
-        if self._is_unreachable and failed.fault not in _WHOLE_SERVER:
-            self._log_reached()
-        health = self._errors.get(Reading.HEALTH)
-        gives_no_answer = self._is_unreachable or (health is not None and health.fault in _WHOLE_SERVER)
-        if reading is not Reading.HEALTH and gives_no_answer and failed.fault in _WHOLE_SERVER:
-            return
-        logged = self._logged.setdefault(reading, set())
-        if failed in logged:
-            return
-        logged.add(failed)
-        if reading is Reading.HEALTH:
-            log.warning(
-                "replica %s fails its health check: GET %s: %s; %s: check its engine and health.path in the policy",
-                target.name,
-                target.check_path,
-                failed.detail,
-                self._when_failing(),
-            )
-        else:
-            text = "replica %s: its %s cannot be read: %s; %s"
-            log.warning(text, target.name, reading, failed.detail, _MEANWHILE[reading])
-
-    def _when_failing(self) -> str:
-        """The effect of failed checks, for log lines."""
-        failures = self.target.health.failures
-        return f"it gets no requests after {failures} failures in a row" if failures > 1 else "it gets no requests"
 
 
 def _resolve(calls: list[asyncio.Future[None]]) -> None:

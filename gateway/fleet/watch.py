@@ -12,7 +12,8 @@ from gateway.core.request import Random
 from gateway.core.sample import Sample
 from gateway.core.serving import open_catch_all
 from gateway.fleet.board import ModelBoard
-from gateway.fleet.replica import ReplicaReport, ReplicaWatch, Target, Tools
+from gateway.fleet.replica import ReplicaWatch
+from gateway.fleet.target import ReplicaReport, Target, Tools
 
 # Seconds between the starts of two watches, so that a start or a reload causes no burst.
 _STAGGER_S = 0.01

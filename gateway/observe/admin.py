@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
-from starlette.requests import ClientDisconnect
 
 from gateway.observe.explain_request import asked
 from gateway.observe.metrics.exposition import chosen, registry, render
@@ -26,7 +25,7 @@ from gateway.observe.state import document, state
 from gateway.policy.sections.hosts import is_known
 
 MAX_BODY_BYTES = 64 * 1024
-"""Limit on request bodies. A question, or the name of a replica, takes a few hundred bytes."""
+"""Limit on request bodies, kept by the connection. A question, or the name of a replica, takes a few hundred bytes."""
 NO_TOKEN = (
     "this changes something and no admin token is set: start tailgate with TAILGATE_ADMIN_TOKEN in its environment, "
     "or use its admin unix socket"
@@ -136,7 +135,7 @@ def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIR
     @router.post("/admin/explain")
     async def explain(request: Request) -> Response:
         try:
-            described = asked(await _body(request), sources)
+            described = asked(await request.body(), sources)
         except ValueError as exc:
             raise HTTPException(400, str(exc)) from None
         return Response(document(sources.explain(described)), media_type="application/json")
@@ -157,7 +156,7 @@ def _actions(actions: Mapping[str, Action], replica_actions: Mapping[str, Replic
 
     @router.post("/admin/{action}")
     async def act(action: str, request: Request) -> Response:
-        body = await _body(request)
+        body = await request.body()
         of_replica, of_all = replica_actions.get(action), actions.get(action)
         if of_replica is not None and (body or of_all is None):
             done = of_replica(_replica(body))
@@ -169,22 +168,6 @@ def _actions(actions: Mapping[str, Action], replica_actions: Mapping[str, Replic
         return Response(document(done), 200 if done.ok else 409, media_type="application/json")
 
     return router
-
-
-async def _body(request: Request) -> bytes:
-    """The body of a request. It is read only after the request was allowed."""
-    body = b""
-    try:
-        if int(request.headers.get("content-length", 0)) <= MAX_BODY_BYTES:
-            async for part in request.stream():
-                body += part
-                if len(body) > MAX_BODY_BYTES:
-                    break
-            else:
-                return body
-    except ClientDisconnect:
-        raise HTTPException(408, "the client left before its body was complete") from None
-    raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
 
 
 def _replica(body: bytes) -> str:

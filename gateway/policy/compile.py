@@ -125,7 +125,7 @@ def _ejection(section: EjectionSection) -> rules.Ejection | None:
     return rules.Ejection(
         slowdown=section.slowdown,
         time_s=section.time,
-        max_time_s=section.max_time,
+        max_time_s=max(section.time, rules.Ejection().max_time_s),
         max_share=section.max_share,
         panic_share=section.panic,
         probe_s=section.canary,
@@ -158,7 +158,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         caps=_caps(section),
         timeouts=timeouts,
         on_total=rules.OnTotal(section.timeouts.on_total),
-        keep_alive_s=section.keep_alive or 0.0,
+        keep_alive_s=section.sse_comments or 0.0,
         repetition=_repetition(section.repetition) if section.repetition else None,
         limits=_limits(section.limits),
         admission=_admission(section.admission),

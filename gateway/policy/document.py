@@ -40,6 +40,8 @@ class Document:
     marks: dict[Path, Mark] = field(default_factory=dict)
     errors: list[PolicyError] = field(default_factory=list)
     unusable: set[Path] = field(default_factory=set)
+    old_names: tuple[str, ...] = ()
+    """A note for each field that is written with an old name."""
 
     def mark(self, path: Path) -> Mark | None:
         """The mark of `path`, or else of the nearest value around it that the file has."""

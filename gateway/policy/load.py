@@ -12,6 +12,8 @@ from gateway.policy.checks import check
 from gateway.policy.compile import compiled
 from gateway.policy.document import Document, read_text
 from gateway.policy.errors import PolicyError, PolicyErrors
+from gateway.policy.notes import notes
+from gateway.policy.old_names import rename
 from gateway.policy.schema import PolicyFile
 from gateway.policy.shape import checked
 
@@ -19,6 +21,14 @@ from gateway.policy.shape import checked
 def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Policy:
     """The policy in a file. Raises PolicyErrors with all errors, or because the file cannot be read."""
     return load_text(text_of(path), str(path), environment)
+
+
+def load_noted(path: Path | str, environment: Mapping[str, str] = os.environ) -> tuple[Policy, tuple[str, ...]]:
+    """The policy in a file, and what its author should read about it. Raises PolicyErrors."""
+    text = text_of(path)
+    document, read = read_file(text, str(path), environment)
+    policy = compiled(read, digest_of(text))
+    return policy, document.old_names + notes(policy)
 
 
 def text_of(path: Path | str) -> str:
@@ -40,6 +50,7 @@ def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ)
 def read_file(text: str, file: str, environment: Mapping[str, str] = os.environ) -> tuple[Document, PolicyFile]:
     """The text as plain data, and as the sections of a policy file. Raises PolicyErrors."""
     document = read_text(text, file, environment)
+    document.old_names = rename(document)
     return document, checked(document, PolicyFile, lambda _: check(document))
 
 

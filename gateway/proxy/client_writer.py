@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Final
 
-from gateway.core.results import Callback
+from gateway.core.results import Callback, Reason
 
 WRITE_HIGH_WATER_BYTES: Final = 16 * 1024
 """While more bytes than this wait for a client, the connection to its replica is not read. The last read may raise them
@@ -19,6 +19,22 @@ to 64 KiB.
 """
 # uvloop needs nearly 1 kB for each piece that it could not write. So beyond this many bytes, pieces wait here instead.
 TRANSPORT_HIGH_WATER_BYTES: Final = 4 * 1024
+
+
+class AnswerUnderWay(ABC):
+    """An answer for which a client connection waits, and that does not come from an exchange."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def leave(self, why: Reason) -> None:
+        """The client has left, or its connection ends because of a bug."""
+
+    def pause(self) -> None:  # noqa: B027 - an answer that is written as a whole need not pause
+        """The client does not read."""
+
+    def resume(self) -> None:  # noqa: B027
+        """The client has read what was written."""
 
 
 class ClientWriter(ABC):

@@ -21,11 +21,15 @@ from gateway.core.queueing.limits import LimitExceeded, Tenants, TenantUse
 from gateway.core.results import Callback, CountSource, Reason
 from gateway.core.serving import arm_of
 from gateway.core.sessions import Session
+from gateway.proxy.client_writer import AnswerUnderWay
 from gateway.proxy.driver import Driver
+from gateway.wire.body.pictures import PictureTokens
 from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.headers import PROCESS, RequestHead
-from gateway.wire.request import BadRequest, Parsed, bad_request, parse_counted, render
+from gateway.wire.parsed import Parsed
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, bad_request, parse_counted
 from gateway.wire.session import session_of, sticky_key
 
 MAX_ASKED: Final = 64
@@ -68,7 +72,7 @@ class CountAsker:
         return self.head.request_id.encode()
 
 
-class CountUnderWay:
+class CountUnderWay(AnswerUnderWay):
     """A count under way. The connection holds it in place of an `Exchange`."""
 
     __slots__ = ("_task",)
@@ -80,12 +84,6 @@ class CountUnderWay:
         """Cancel the count, because the client has left."""
         self._task.cancel()
 
-    def pause(self) -> None:
-        """Does nothing, since no bytes are written before the answer."""
-
-    def resume(self) -> None:
-        """Does nothing, since no bytes are written before the answer."""
-
 
 class CountingEndpoint:
     """Answers requests to count the tokens of a prompt."""
@@ -96,6 +94,8 @@ class CountingEndpoint:
         find: Callable[[str, Tier], tuple[Model | None, str]],
         only_model: Callable[[Tier], str],
         told: Callable[[CountSource], None],
+        pictures: PictureTokens,
+        ask_engine: EngineCounter,
     ) -> None:
         """`find`: returns the model that serves a name, and the LoRA adapter of that name. `only_model`: returns the
         name of the only model that a tier may use, or raises BadRequest. `told`: called with the source of each count.
@@ -104,10 +104,11 @@ class CountingEndpoint:
         self._find = find
         self._only_model = only_model
         self._told = told
+        self._pictures = pictures
         self._asked: Counter[str] = Counter()
         self._limits = Tenants()
         self._ids = 0
-        self.ask_engine: EngineCounter = ask_nobody
+        self.ask_engine = ask_engine
 
     def configure(self, policy: Policy, now: float) -> None:
         """Apply the limits of a policy. Use so far stays counted."""
@@ -196,6 +197,6 @@ class CountingEndpoint:
         if parsed.prompt_exact is not None:
             return parsed.prompt_exact
         # This is the high estimate. With a low estimate, clients would send prompts that do not fit.
-        size = parsed.prompt_bytes + Placeholders(parsed.fields, model.sent_as(parsed.model)).correction
         name = parsed.model if model.any_name else model.name
+        size = parsed.prompt_bytes + Placeholders(parsed.fields, self._pictures.factor(name)).correction
         return self._driver.controller.prompts.estimate(name, size)[1]

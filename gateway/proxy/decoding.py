@@ -12,7 +12,8 @@ from gateway.proxy.limits import ConnectionLimits, LimitedConnection
 from gateway.proxy.turns import SHORT_BYTES
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import CorruptBody, Decoding
-from gateway.wire.request import BadRequest, Parsed, bad_request
+from gateway.wire.parsed import Parsed
+from gateway.wire.request import BadRequest, bad_request
 
 WHOLE_BYTES: Final = 2 * 2**20
 """A body up to this size is parsed and sent in one turn: at 16 ms for each MiB of the dearest text, it ends in time."""

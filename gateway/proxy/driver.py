@@ -41,10 +41,10 @@ PAUSE_S: Final = 0.05
 """Seconds of such a pause, so that a bug cannot keep the process busy."""
 
 
-def _is_failure(finish: AttemptResult) -> bool:
-    if finish.end is AttemptOutcome.REJECTED:
-        return finish.status not in CLIENT_FAULTS
-    return finish.end not in QUIET_ENDS
+def _is_failure(result: AttemptResult) -> bool:
+    if result.end is AttemptOutcome.REJECTED:
+        return result.status not in CLIENT_FAULTS
+    return result.end not in QUIET_ENDS
 
 
 class Meter(Protocol):
@@ -200,7 +200,7 @@ class Driver:
         """The answer of an attempt is read again."""
         self._call(self.controller.resumed, (attempt,), self._request_ids.get(attempt, 0))
 
-    def finish(self, attempt: int, finish: AttemptResult, pool: str, replica: str) -> None:
+    def finish(self, attempt: int, result: AttemptResult, pool: str, replica: str) -> None:
         """An attempt has ended. Ignored if the controller knows that already.
 
         The controller may know it already if carrying out a `Cancel` raised: then the call at the replica went on and
@@ -209,13 +209,13 @@ class Driver:
         request_id = self._forget(attempt)
         if not request_id:
             return
-        if _is_failure(finish):
-            self._count_failure(pool, replica, finish.end)
+        if _is_failure(result):
+            self._count_failure(pool, replica, result.end)
         if self._busy:
-            self._waiting.append((self._finish, (attempt, finish), request_id))
+            self._waiting.append((self._finish, (attempt, result), request_id))
             return
         try:
-            commands = self._finish(attempt, finish, self.clock())
+            commands = self._finish(attempt, result, self.clock())
         except Exception as error:  # noqa: BLE001 - a bug affects only this request
             commands = self._raised(error, request_id)
         self._carry_out(commands)
@@ -287,11 +287,11 @@ class Driver:
     def _leave(self, request_id: int, why: Reason, now: float) -> list[Command]:
         return self.controller.leave(request_id, now, why)
 
-    def _finish(self, attempt: int, finish: AttemptResult, now: float) -> list[Command]:
+    def _finish(self, attempt: int, result: AttemptResult, now: float) -> list[Command]:
         if not self.controller.is_open(attempt):
             return []  # the attempt was closed while this call waited for its turn
         try:
-            return self.controller.finish(attempt, finish, now)
+            return self.controller.finish(attempt, result, now)
         except Exception:
             # Free the slot if it is still held. The attempt is reported as cancelled, so that nothing is learned from
             # it.
@@ -354,8 +354,8 @@ class Driver:
 
     def _cancelled(self, command: Cancel, seen: int) -> None:
         self._forget(command.attempt)
-        finish = AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=seen)
-        self._waiting.append((self._finish, (command.attempt, finish), command.request_id))
+        result = AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=seen)
+        self._waiting.append((self._finish, (command.attempt, result), command.request_id))
 
     def _forget(self, attempt: int) -> int:
         """Forget an attempt that is over. Returns the id of its request; 0 if it was forgotten before."""

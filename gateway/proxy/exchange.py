@@ -2,87 +2,36 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Model
-from gateway.core.request import Endpoint, Request
+from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
-from gateway.proxy.client_writer import ClientWriter
-from gateway.proxy.driver import Driver, Meter
-from gateway.proxy.keep_alive import COMMENT, KeepAlives, is_due
-from gateway.proxy.logs import NO_CAUSE, RefusalLog
+from gateway.proxy.keep_alive import COMMENT, is_due
+from gateway.proxy.logs import NO_CAUSE
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.owner import AttemptOwner
-from gateway.proxy.replica.upstream import ReplicaConnections, Upstreams
-from gateway.proxy.stored_responses import PREVIOUS, StoredResponses, first_if_stored
+from gateway.proxy.replica.upstream import ReplicaConnections
+from gateway.proxy.services import Client, ExchangeServices
+from gateway.proxy.stored_responses import PREVIOUS, first_if_stored
 from gateway.wire.answers.tool_names import put_back
 from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.framing import LAST_CHUNK, chunk
-from gateway.wire.http.headers import PROCESS, STREAM_HEAD, RequestHead, rate_limit_lines, upstream_head, whole_head
+from gateway.wire.http.headers import PROCESS, RequestHead
 from gateway.wire.http.lines import milliseconds
+from gateway.wire.http.written_heads import STREAM_HEAD, rate_limit_lines, upstream_head, whole_head
 from gateway.wire.isolation import salted
-from gateway.wire.request import Parsed, change_lines, render, without_store
-
-
-class Client(ClientWriter):
-    """The client connection to which an answer is written."""
-
-    @abstractmethod
-    def placed(self, pool: str, since: float) -> None:
-        """The request has been in `pool` since its first dispatch at `since`."""
-
-    @abstractmethod
-    def let_go(self) -> None:
-        """The body of the request is no longer held."""
-
-    @abstractmethod
-    def done(self) -> None:
-        """The answer is complete."""
-
-    @abstractmethod
-    def cut(self) -> None:
-        """The answer ends here, incomplete; close the connection."""
-
-
-class MirrorService(Protocol):
-    """Sender of copies to shadow pools."""
-
-    def shed(self) -> None:
-        """Record that a request was refused for lack of capacity. After it, fewer copies are sent."""
-
-    def admits(self, model: Model, size: int) -> bool:
-        """Whether a copy of this request is to be sent. `size`: bytes of its body."""
-
-    def send(self, model: Model, name: str, endpoint: Endpoint, body: bytes, rid: bytes, total_s: float) -> None:
-        """Send a copy. Its answer is dropped. `name`: that of the model in `body`."""
-
+from gateway.wire.parsed import Parsed
+from gateway.wire.render import change_lines, render, without_store
 
 SHEDS: Final = frozenset(
     {Reason.PREDICTED, Reason.QUEUE_FULL, Reason.EVICTED, Reason.QUEUE_TIMEOUT, Reason.NO_REPLICAS}
 )
 """Reasons of refusals for lack of capacity."""
 MAX_COPY_S: Final = 600.0
-Log = Callable[[Record, str], None]
 _OURS: Final = f"-{PROCESS.decode()}"
-
-
-class ExchangeServices:
-    """Objects that all exchanges of a gateway share."""
-
-    def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Log | None) -> None:
-        self.driver = driver
-        self.upstreams = upstreams
-        self.meter = meter
-        self.log = log
-        self.refusals = RefusalLog(driver.clock)
-        self.mirror: MirrorService | None = None
-        self.responses = StoredResponses(driver.controller.restarts)
-        self.keep_alives = KeepAlives()
-        """Silent streams that get comments."""
 
 
 class Exchange(AttemptOwner):
@@ -95,12 +44,13 @@ class Exchange(AttemptOwner):
         "_committed",
         "_dialect",
         "_dispatched_at",
-        "_extra",
         "_first",
         "_head",
         "_model",
+        "_more_lines",
         "_parsed",
         "_paused",
+        "_picture_tokens",
         "_refusal",
         "_renamed",
         "_rid",
@@ -134,12 +84,13 @@ class Exchange(AttemptOwner):
         self._attempts: dict[int, UpstreamAttempt] = {}
         self._committed: UpstreamAttempt | None = None
         self._paused = False
+        self._picture_tokens = parsed.picture_tokens
         self._refusal = NO_CAUSE
         self._renamed = parsed.renamed
         self._shown = False
         """Whether the client has been sent the head of an answer."""
         self._dispatched_at = 0.0
-        self._extra = b""
+        self._more_lines = b""
         self._first = first_if_stored(request, parsed)
         """Hash of the tools and instructions if the answer may be stored; else None."""
         self._said_at = request.body_at
@@ -183,11 +134,11 @@ class Exchange(AttemptOwner):
         body = render(self._parsed, name, max_tokens)  # written again for each attempt, since it may be long
         if self._body_cap != max_tokens:
             self._body_cap = max_tokens
-            self._extra = change_lines(self._parsed, max_tokens)
+            self._more_lines = change_lines(self._parsed, max_tokens)
             if degraded:
-                self._extra += b"x-tailgate-degraded: max_tokens\r\n"
+                self._more_lines += b"x-tailgate-degraded: max_tokens\r\n"
             if model or self.request.split:
-                self._extra += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
+                self._more_lines += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
             if self._model.mirror is not None:
                 self._copy(self._parsed, max_tokens)
         is_retry = bool(self._attempts) and all(attempt.over for attempt in self._attempts.values())
@@ -207,7 +158,7 @@ class Exchange(AttemptOwner):
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
         """Forward this attempt's answer to the client: first the held bytes, then the rest as it arrives."""
         if hedged is not None:
-            self._extra += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
+            self._more_lines += b"x-tailgate-hedged: %b\r\n" % hedged.value.encode()
         attempt = self._committed = self._attempts[attempt_id]
         parsed = self._parsed if attempt.status == 404 else None
         is_lost = parsed is not None and self._services.responses.is_lost(self.request, parsed, attempt.held)
@@ -297,6 +248,10 @@ class Exchange(AttemptOwner):
             self._services.responses.keep(record, self._first, attempt.response_id, self.driver.clock())
         if self.request.stream and self.request.tier.keep_alive_s:
             self._services.keep_alives.stop(self, self.request.tier.keep_alive_s)
+        if self._picture_tokens and record.tokens_exact and self.request.stored is None:
+            model = self.request.asked_model or self.request.model.name
+            prompt_bytes = self.request.prompt_bytes
+            self._services.pictures.learn(model, self._picture_tokens, prompt_bytes, record.prompt_tokens)
         if self._services.log is not None:
             self._services.log(record, self.request_id)
         self._services.refusals.ended(self.request_id, record, self._refusal)
@@ -416,12 +371,10 @@ class Exchange(AttemptOwner):
         if service is None or mirror is None or parsed.api.shape.is_form or self.request.stored is not None:
             return
         if service.admits(model, len(parsed.payload)):
-            name = mirror.upstream or self._sent_as(parsed)
-            body = render(parsed, name, max_tokens)
+            body = render(parsed, name := mirror.upstream or self._sent_as(parsed), max_tokens)
             body = body if self._first is None else without_store(body)
             body = salted(body, self.request.endpoint, self.request.policy.pools[mirror.to], self.request.tenant)
-            rid = b"%b-%bm" % (self._rid, PROCESS)
-            total_s = min(MAX_COPY_S, self.request.tier.timeouts.total_s)
+            rid, total_s = b"%b-%bm" % (self._rid, PROCESS), min(MAX_COPY_S, self.request.tier.timeouts.total_s)
             service.send(model, name, self.request.endpoint, body, rid, total_s)
 
     def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
@@ -488,7 +441,7 @@ class Exchange(AttemptOwner):
         replica = milliseconds(self.driver.clock() - self._dispatched_at)
         times = f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n"
         by = attempt.upstream.served_by(self.request.tier.name)
-        return b"".join((by, times.encode(), self._extra, self._limit_lines()))
+        return b"".join((by, times.encode(), self._more_lines, self._limit_lines()))
 
     def _limit_lines(self) -> bytes:
         """Header lines of answers and errors alike: CORS, rate limits, and the end of the connection."""

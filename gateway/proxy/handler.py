@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import unquote
 
 import orjson
 
-from gateway.core.policy import ANONYMOUS, Model, Policy, PoolSpec, Tier
+from gateway.core.policy import ANONYMOUS, Model, Policy, Tier
 from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Request
 from gateway.core.results import Reason
 from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
-from gateway.proxy.count_tokens import CountingEndpoint
-from gateway.proxy.driver import Driver, Meter
-from gateway.proxy.exchange import Client, Exchange, ExchangeServices, Log
-from gateway.proxy.replica.upstream import Upstreams
+from gateway.proxy.callers import Caller, Callers, Catalog, callers_of
+from gateway.proxy.count_tokens import CountingEndpoint, EngineCounter, ask_nobody
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.services import Client, ExchangeServices
 from gateway.proxy.stored_responses import PREVIOUS
 from gateway.wire.apis.table import served
 from gateway.wire.body.content import MEDIA_BYTES
@@ -27,67 +26,22 @@ from gateway.wire.body.placeholders import Placeholders
 from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
-from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, rate_limit_lines, wanted
+from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
+from gateway.wire.http.written_heads import rate_limit_lines
 from gateway.wire.isolation import salts
+from gateway.wire.parsed import Parsed
 from gateway.wire.prefix import MIN_BYTES, prefix_of
-from gateway.wire.request import BadRequest, Parsed, bad_request, only_of, parse
+from gateway.wire.request import BadRequest, bad_request, only_of, parse
 from gateway.wire.session import session_of, sticky_key
 from gateway.wire.target import COUNTING, GETS, HEALTH, MODELS, POSTS, READY, dialect_of, nothing_at
-
-
-class Catalog(Protocol):
-    """The catalog of models."""
-
-    def listing(self, policy: Policy, tier: Tier | None = None) -> Sequence[Mapping[str, object]]:
-        """All models that `tier` may use, in the form of the API. None: every tier."""
-
-    def usable(self, policy: Policy, tier: Tier) -> Sequence[str]:
-        """Names of all models that `tier` may use, each once: without aliases and LoRA adapters."""
-
-    def one(self, policy: Policy, name: str, tier: Tier | None = None) -> Mapping[str, object] | None:
-        """The model of this name; None if there is none. With a catch-all, any name is accepted while a replica's list
-        is unknown.
-        """
-
-    def base_of(self, policy: Policy, name: str, tier: Tier | None = None) -> Model | None:
-        """The model whose replicas list `name` as a LoRA adapter; None if there is none."""
-
-    def is_adapter(self, pools: Iterable[PoolSpec], name: str) -> bool:
-        """Whether replicas of these pools list `name` as a LoRA adapter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The sender of a request: its tenant, and the tier in which it is served."""
-
-    tenant: str
-    tier: Tier
-    serves: frozenset[Endpoint]
-    """Endpoints that the tier serves."""
-
 
 OPTIONS: Final = b"OPTIONS"
 _sha256: Final = sha256
 _same: Final = hmac.compare_digest
-Callers = dict[bytes, tuple[bytes, Caller | None]]
-"""Callers by the SHA-256 digest of their key. The value repeats the digest, which is compared in constant time."""
-
-
-def callers_of(policy: Policy) -> Callers:
-    """The callers of a policy. With thousands of keys this takes a long time, so a reload calls it outside the event
-    loop.
-    """
-    serves = {tier.name: served(tier) for tier in policy.tiers.values()}
-    return {
-        digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
-        for digest, key in policy.keys.items()
-    }
-
-
 _NOBODY: Final[tuple[bytes, Caller | None]] = (b"", None)
 
 
-class RequestHandler(ExchangeServices):
+class RequestHandler:
     """Turns a request's head and body into a `Request`, or rejects it.
 
     A reload replaces `policy` between two requests. Accepted requests keep their policy.
@@ -96,16 +50,17 @@ class RequestHandler(ExchangeServices):
     def __init__(
         self,
         policy: Policy,
-        driver: Driver,
-        upstreams: Upstreams,
-        meter: Meter,
+        services: ExchangeServices,
         catalog: Catalog,
-        log: Log | None,
         bound_host: str,
+        ask_engine: EngineCounter = ask_nobody,
     ) -> None:
-        super().__init__(driver, upstreams, meter, log)
+        """`bound_host`: the address of the API port. `ask_engine`: asks replicas for the length of a prompt."""
+        self.services = services
+        self.driver = services.driver
         self._bound_host = bound_host
-        self.counting = CountingEndpoint(driver, self.find, self.only_model, meter.token_count)
+        told, pictures = services.meter.token_count, services.pictures
+        self.counting = CountingEndpoint(self.driver, self.find, self.only_model, told, pictures, ask_engine)
         self.configure(policy)
         self.leaving = False
         """Whether the process will end soon, so that load balancers should stop using it."""
@@ -195,8 +150,8 @@ class RequestHandler(ExchangeServices):
         self, dialect: Dialect, problem: Problem, head: RequestHead, caller: Caller | None, close: bool
     ) -> bytes:
         """The whole error answer to a request that never became a `Request`."""
-        self.meter.refused_early(problem.why)
-        self.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
+        self.services.meter.refused_early(problem.why)
+        self.services.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
         lines = head.cors
         if caller is not None and problem.retry_after_s is not None:
             left = self.driver.controller.left(caller.tenant, caller.tier.name, self.driver.clock())
@@ -247,7 +202,7 @@ class RequestHandler(ExchangeServices):
         asked = model
         previous = parsed.fields.get(PREVIOUS) if endpoint is Endpoint.RESPONSES else None
         if previous is not None:
-            before = self.responses.find(caller.tenant, previous, self.driver.clock())
+            before = self.services.responses.find(caller.tenant, previous, self.driver.clock())
             model = None if before is None else before.serves(policy, asked, tier)
             if before is None or model is None:
                 message = f"Previous response with id '{previous}' not found."
@@ -260,7 +215,9 @@ class RequestHandler(ExchangeServices):
             model = arm_of(policy, model, tier, sticky_key(session, caller.tenant, head.request_id))
         prompt_bytes, fields = parsed.prompt_bytes, parsed.fields
         if tier.caps.media and prompt_bytes >= MEDIA_BYTES:
-            placeholders = Placeholders(fields, model.sent_as(parsed.model))
+            known_as = parsed.model if model.any_name else model.name
+            placeholders = Placeholders(fields, self.services.pictures.factor(known_as))
+            parsed.picture_tokens = placeholders.picture_tokens
             prompt_bytes += placeholders.correction
             fields = placeholders.fields
         prefix = NO_PREFIX
@@ -302,7 +259,7 @@ class RequestHandler(ExchangeServices):
             is_token_ids=parsed.prompt_exact is not None,
             truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",
         )
-        exchange = Exchange(self, client, dialect, head, parsed, request)
+        exchange = Exchange(self.services, client, dialect, head, parsed, request)
         parsed.let_go()
         return exchange
 

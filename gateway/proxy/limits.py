@@ -51,12 +51,15 @@ class ConnectionLimits:
         max_connections: int | None = None,
         max_receiving_bytes: int = 2**62,
         body_limit_name: str = "`listen.max_body` of the policy",
+        makes_room: bool = False,
     ) -> None:
+        """`makes_room`: whether a connection beyond the limit replaces the one that has been idle longest."""
         self.max_body_bytes = max_body_bytes
         """Limit on a body in bytes, after decoding. A reload changes it, even for bodies that are partly received."""
         self._body_limit_name = f" ({body_limit_name})" if body_limit_name else ""
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
+        self._makes_room = makes_room
         self._max_receiving_bytes = max_receiving_bytes
         self.parts: dict[LimitedConnection, tuple[str, int]] = {}
         """Bodies that are being received, or whose request has no answer yet, by connection: (tenant, bytes)."""
@@ -82,7 +85,19 @@ class ConnectionLimits:
     def opened(self, connection: LimitedConnection) -> bool:
         """Add a connection. Returns False if there are too many."""
         self.open.add(connection)
-        return self.max_connections is None or len(self.open) <= self.max_connections
+        if self.max_connections is None or len(self.open) <= self.max_connections:
+            return True
+        return self._makes_room and self._close_idle()
+
+    def _close_idle(self) -> bool:
+        """Close the connection that has been idle longest. Returns False if none is idle."""
+        for deadline in (self.receiving, self.idle, self.lingering, self.stalled):
+            oldest = deadline.oldest()
+            if oldest is not None:
+                self.closed(oldest)
+                oldest.abort()
+                return True
+        return False
 
     def closed(self, connection: LimitedConnection) -> None:
         """Remove a connection that has closed."""

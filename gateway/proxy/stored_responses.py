@@ -19,8 +19,8 @@ from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
 from gateway.core.results import Outcome, Record
 from gateway.core.sessions import StoredResponse
 from gateway.wire.body.checks import MAX_ID_CHARS
+from gateway.wire.parsed import Parsed
 from gateway.wire.prefix import first_of, prefix_after
-from gateway.wire.request import Parsed
 
 PREVIOUS: Final = "previous_response_id"
 MAX_AGE_S: Final = 24 * 3600.0

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from gateway.wire.body.form import File
-from gateway.wire.request import Parsed
+from gateway.wire.parsed import Parsed
 
 # Fields that only affect how the answer is delivered.
 _DELIVERY: Final = ("stream", "stream_options", "stream_include_usage")

@@ -22,107 +22,20 @@ from gateway.wire.apis.row import Shape
 from gateway.wire.apis.table import API_OF
 from gateway.wire.body.checks import MISSING, BadRequest, Check, kind
 from gateway.wire.body.content import as_json
-from gateway.wire.body.form import field
 from gateway.wire.body.json_repair import repaired
-from gateway.wire.body.prompt import Prompt, add_rest
-from gateway.wire.body.tools import NOT_RENAMED, Renamed
+from gateway.wire.body.prompt import add_rest
+from gateway.wire.body.tools import NOT_RENAMED
 from gateway.wire.body.values import has_more_values
 from gateway.wire.errors.replies import Problem
+from gateway.wire.parsed import Parsed
 
-__all__ = ["BadRequest", "Parsed", "bad_request", "only_of", "parse", "parse_counted", "parse_in_parts", "render"]
+__all__ = ["BadRequest", "bad_request", "only_of", "parse", "parse_counted", "parse_in_parts"]
 
 _loads: Final = orjson.loads
-_dumps: Final = orjson.dumps
 MAX_FIELDS: Final = 256
 MAX_REPORTED: Final = 16
-MIN_THINKING_BUDGET: Final = 1024
-"""Anthropic's smallest budget_tokens. vLLM refuses smaller values."""
 _TIED: Final[tuple[str, ...]] = ("min_tokens", "thinking_token_budget", "thinking")
 """Other fields with numbers of tokens, which the output cap limits as well."""
-
-
-class Parsed:
-    """A checked request. All attempts share it, so `render` does not change it."""
-
-    __slots__ = (
-        "api",
-        "assembled",
-        "batch",
-        "cap_field",
-        "changed",
-        "choices",
-        "endpoint",
-        "fields",
-        "max_tokens",
-        "model",
-        "options",
-        "payload",
-        "prompt_bytes",
-        "prompt_exact",
-        "renamed",
-        "stream",
-        "tied",
-        "wants_usage",
-    )
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        model: str,
-        stream: bool,
-        assembled: bool,
-        wants_usage: bool,
-        fields: dict[str, Any],
-        payload: bytes,
-        options: bytes,
-        tied: dict[str, Any],
-        prompt: Prompt,
-        choices: int,
-        max_tokens: int | None,
-        cap_field: str | None,
-        changed: tuple[str, ...],
-        renamed: Renamed = NOT_RENAMED,
-    ) -> None:
-        self.api = API_OF[endpoint]
-        """The row of the API."""
-        self.endpoint = endpoint
-        self.model = model
-        """Name of the model; empty if the client gave none, until one is chosen."""
-        self.stream = stream
-        self.assembled = assembled
-        """Whether the engine is asked for a stream although the client gets a whole answer."""
-        self.wants_usage = wants_usage
-        """Whether the client asked for the usage chunk of a stream. If not, it is not forwarded."""
-        self.fields = fields
-        """Fields for the engine, until `let_go`. `render` adds the model, the cap and what is tied to it."""
-        self.payload = payload
-        """The fields for the engine as JSON, with the additions of the tier."""
-        self.options = options
-        """The field `stream_options` with a comma after it, as JSON; empty if the engine gets none."""
-        self.tied = tied
-        self.prompt_bytes = prompt.size
-        self.prompt_exact = prompt.exact
-        self.choices = choices
-        self.batch = prompt.batch
-        """Number of prompts or inputs."""
-        self.max_tokens = max_tokens
-        """Output cap per choice that the client asked for, before clamping; None if it set none."""
-        self.cap_field = cap_field
-        """Name of the field for the output cap; None if the API has none."""
-        self.changed = changed
-        """Names of the fields that were clamped or dropped, in a form for a header."""
-        self.renamed = renamed
-        """Functions whose name at the engine differs from the client's name."""
-
-    def let_go(self) -> None:
-        """Forget the fields, which may take 30 times the memory of the payload. Those of a form are its only copy."""
-        if not self.api.shape.is_form:
-            self.fields = {}
-
-    def read_fields(self) -> dict[str, Any]:
-        """The fields, read from the payload if they are forgotten."""
-        fields: dict[str, Any] = self.fields or _loads(self.payload)
-        return fields
 
 
 def bad_request(error: BadRequest) -> Problem:
@@ -305,58 +218,6 @@ def only_of(names: Sequence[str]) -> str:
     more = f" and {len(names) - MAX_REPORTED} more" if len(names) > MAX_REPORTED else ""
     choice = f": name one of {', '.join(names[:MAX_REPORTED])}{more}" if names else ""
     raise BadRequest("model", f"field required{choice}", MISSING)
-
-
-def render(parsed: Parsed, upstream_model: str, max_tokens: int, with_options: bool = True) -> bytes:
-    """The body for an engine. `upstream_model`: the engine's name for the model. `max_tokens`: cap per choice; 0 for
-    none, unless the client asked for 0.
-
-    `with_options` False leaves out `stream_options`, which some servers refuse.
-    """
-    if parsed.api.shape.write is not None:
-        return field("model", upstream_model) + parsed.payload
-    is_capped = max_tokens > 0 or parsed.max_tokens == 0
-    options = parsed.options if with_options else b""
-    if is_capped and parsed.cap_field is not None and not parsed.tied:
-        start = f'"{parsed.cap_field}":{max_tokens},'.encode()
-        return b"".join((b'{"model":', _dumps(upstream_model), b",", start, options, parsed.payload[1:]))
-    first: dict[str, Any] = {"model": upstream_model}
-    if not is_capped:
-        first |= parsed.tied
-    elif parsed.cap_field is not None:
-        first[parsed.cap_field] = max_tokens
-        if parsed.tied:
-            _bound(first, parsed.tied, max_tokens)
-    return b"".join((_dumps(first)[:-1], b",", options, parsed.payload[1:]))
-
-
-def without_store(body: bytes) -> bytes:
-    """The body, changed so that the engine does not store its answer."""
-    return _dumps({**_loads(body), "store": False})
-
-
-def change_lines(parsed: Parsed, max_tokens: int) -> bytes:
-    """Header lines for the client with the names of dropped or changed fields, and the output cap if it was lowered."""
-    lines = b""
-    if max_tokens and parsed.max_tokens != max_tokens and parsed.cap_field is not None:
-        lines = b"x-tailgate-max-tokens: %d\r\n" % max_tokens
-    return lines + (b"x-tailgate-changed: %b\r\n" % ", ".join(parsed.changed).encode() if parsed.changed else b"")
-
-
-def _bound(out: dict[str, Any], tied: dict[str, Any], max_tokens: int) -> None:
-    """Lower other numbers of tokens to the output cap."""
-    for name in ("min_tokens", "thinking_token_budget"):
-        if name in tied:
-            out[name] = min(tied[name], max_tokens)
-    thinking = tied.get("thinking")
-    if thinking is None:
-        return
-    if thinking.get("budget_tokens", 0) < max_tokens:
-        out["thinking"] = thinking
-    elif max_tokens > MIN_THINKING_BUDGET:
-        out["thinking"] = {**thinking, "budget_tokens": max_tokens - 1}
-    else:
-        out["thinking"] = {"type": "disabled"}
 
 
 def _load(body: bytes, changed: list[str], max_values: int) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-NOTHING = "Shown where there is nothing to draw."
-"""Text in place of missing bars."""
+NOTHING = "Nothing to draw."
+"""Text in place of missing lines or bars."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
-"""Pictures as SVG for a page. Colours and fonts come from the page, for light and dark themes."""
+"""Pictures as SVG, for a page or as files. Colours and fonts come from one style, for light and dark themes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from pathlib import Path
+from textwrap import wrap
 
 from loadtests.charts.chart import NOTHING, Bars, Chart, Line, Picture
 from loadtests.charts.scales import Scale, linear, logarithmic
@@ -16,27 +18,77 @@ MAX_MARKED = 40
 BAR, BAR_GAP = 16, 22
 CHARACTER = 6.2
 """Approximate width of a letter in the page's font."""
+TITLE, ROW = 17, 16
+"""Height of a line of the title, and of a row of the legend, in a file."""
+STYLE = (Path(__file__).parent / "style.css").read_text()
+Unit = Callable[[float], str]
 
 
-def svg(picture: Picture, unit: Callable[[float], str] | None = None) -> str:
+def svg(picture: Picture, unit: Unit | None = None) -> str:
     """A `figure` element: title, drawing, legend. `unit` formats the values of the y axis."""
-    write = unit or (lambda value: f"{value:,.10g}")
-    inner = _chart(picture, write) if isinstance(picture, Chart) else _bars(picture, write)
-    names = [line.name for line in picture.lines] if isinstance(picture, Chart) else list(picture.parts)
-    dashed = [line.dashed for line in picture.lines] if isinstance(picture, Chart) else [False] * len(names)
-    legend = "".join(
-        f'<li><i class="c{n % COLOURS}{" dashed" if dash else ""}"></i>{escape(name)}</li>'
-        for n, (name, dash) in enumerate(zip(names, dashed, strict=True))
-    )
-    key = f'<ul class="legend">{legend}</ul>' if len(names) > 1 else ""
+    height, parts = _drawn(picture, unit)
+    inner = f'<p class="empty">{NOTHING}</p>'
+    if parts:
+        head = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(_told(picture))}">'
+        inner = f"{head}{''.join(parts)}</svg>"
+    legend = "".join(f'<li><i class="{kind}"></i>{escape(name)}</li>' for name, kind in _legend(picture))
+    key = f'<ul class="legend">{legend}</ul>' if legend else ""
     return f"<figure><figcaption>{escape(picture.title)}</figcaption>{inner}{key}</figure>"
 
 
-def _chart(chart: Chart, write: Callable[[float], str]) -> str:
+def draw(picture: Picture, folder: Path, unit: Unit | None = None) -> Path:
+    """Write `folder/NAME.svg`, with title and legend inside, and return its path."""
+    height, parts = _drawn(picture, unit)
+    title = wrap(picture.title, int((WIDTH - 2 * RIGHT) / 7))
+    above = TITLE * len(title) + 4
+    all_parts = [
+        f'<text x="{RIGHT}" y="{TITLE * (n + 1)}" class="title">{escape(line)}</text>' for n, line in enumerate(title)
+    ]
+    inner = "".join(parts) or f'<text x="{RIGHT}" y="{BAR}">{NOTHING}</text>'
+    all_parts.append(f'<g transform="translate(0 {above})">{inner}</g>')
+    x, y = float(RIGHT), above + height + ROW
+    for name, kind in _legend(picture):
+        width = 30 + len(name) * CHARACTER
+        if x > RIGHT and x + width > WIDTH:
+            x, y = float(RIGHT), y + ROW
+        all_parts.append(f'<path class="line {kind}" d="M{x:.1f} {y - 4}h16"/>')
+        all_parts.append(f'<text x="{x + 21:.1f}" y="{y}">{escape(name)}</text>')
+        x += width
+    size = f'width="{WIDTH * 3 // 2}" height="{(y + 8) * 3 // 2}" viewBox="0 0 {WIDTH} {y + 8}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(_told(picture))}">'
+    card = '<rect class="card" width="100%" height="100%"/>'
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{picture.name}.svg"
+    path.write_text(f"{head}<style>{STYLE}</style>{card}{''.join(all_parts)}</svg>\n")
+    return path
+
+
+def _drawn(picture: Picture, unit: Unit | None) -> tuple[int, list[str]]:
+    """Height and elements of a picture; no elements if there is nothing to draw."""
+    write = unit or (lambda value: f"{value:,.10g}")
+    return _chart(picture, write) if isinstance(picture, Chart) else _bars(picture, write)
+
+
+def _told(picture: Picture) -> str:
+    """The picture in words, for those who cannot see it."""
+    axes = f"{picture.y} by {picture.x}" if isinstance(picture, Chart) else picture.x
+    return f"{picture.title}: {axes}"
+
+
+def _legend(picture: Picture) -> list[tuple[str, str]]:
+    """(name, class) of each line or part; empty if there is only one."""
+    if isinstance(picture, Chart):
+        found = [(line.name, " dashed" if line.dashed else "") for line in picture.lines]
+    else:
+        found = [(name, "") for name in picture.parts]
+    return [(name, f"c{n % COLOURS}{dashed}") for n, (name, dashed) in enumerate(found)] if len(found) > 1 else []
+
+
+def _chart(chart: Chart, write: Unit) -> tuple[int, list[str]]:
     xs = [x for line in chart.lines for x in line.x]
     ys = [y for line in chart.lines for y in (*line.y, *line.low, *line.high) if y is not None]
     if not xs or not ys:
-        return '<p class="empty">Nothing to draw.</p>'
+        return HEIGHT, []
     x_scale, y_scale = _scale_x(chart, xs), _scale_y(chart, ys)
 
     def x_at(x: float) -> float:
@@ -45,7 +97,7 @@ def _chart(chart: Chart, write: Callable[[float], str]) -> str:
     def y_at(y: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(1.0, max(0.0, y_scale.at(y)))
 
-    parts = []
+    parts: list[str] = []
     for tick in y_scale.ticks():
         y = y_at(tick)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
@@ -65,8 +117,7 @@ def _chart(chart: Chart, write: Callable[[float], str]) -> str:
         parts.append(f'<text x="{LEFT + 4}" y="{y_at(y) - 4:.1f}" class="note">{escape(name)}</text>')
     for n, line in enumerate(chart.lines):
         parts += _line(line, n, x_at, y_at)
-    title = f"{chart.title}: {chart.y} by {chart.x}"
-    return _drawing(HEIGHT, title, parts)
+    return HEIGHT, parts
 
 
 def _scale_x(chart: Chart, xs: Sequence[float]) -> Scale:
@@ -136,14 +187,14 @@ def _beside(x: float, y: float, text: str) -> str:
     return f'<text x="{x - 4 if left else x + 4:.1f}" y="{y}" class="note"{anchor}>{escape(text)}</text>'
 
 
-def _bars(bars: Bars, write: Callable[[float], str]) -> str:
+def _bars(bars: Bars, write: Unit) -> tuple[int, list[str]]:
     if not bars.labels:
-        return f'<p class="empty">{NOTHING}</p>'
+        return 2 * BAR, []
     totals = [sum(values[row] for values in bars.parts.values()) for row in range(len(bars.labels))]
     height = TOP + len(bars.labels) * (BAR + BAR_GAP) + 8
     room = WIDTH - 2 * RIGHT - max(len(write(total)) for total in totals) * CHARACTER - 8
     most = max(totals) or 1.0
-    parts = []
+    parts: list[str] = []
     for row, label in enumerate(bars.labels):
         y = TOP + row * (BAR + BAR_GAP)
         parts.append(f'<text x="{RIGHT}" y="{y + 9}" class="bar">{escape(label)}</text>')
@@ -156,9 +207,4 @@ def _bars(bars: Bars, write: Callable[[float], str]) -> str:
                 parts.append(f'<rect class="fill c{n % COLOURS}" {box}>{told}</rect>')
             x += width
         parts.append(f'<text x="{x + 6:.1f}" y="{y + 26}" class="bar">{escape(write(totals[row]))}</text>')
-    return _drawing(height, f"{bars.title}: {bars.x}", parts)
-
-
-def _drawing(height: int, title: str, parts: Sequence[str]) -> str:
-    head = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">'
-    return f"{head}{''.join(parts)}</svg>"
+    return height, parts

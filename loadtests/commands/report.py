@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +11,10 @@ import typer
 from gateway.cli.output import console, print_errors
 from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
-from loadtests.charts.drawing import NotDrawn, drawing
+from loadtests.charts.svg import draw
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report
-from loadtests.report.page import page
+from loadtests.report.page import page, unit
 from loadtests.report.pictures import NAMES, Report, pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
@@ -35,7 +34,6 @@ def report_command(
     allow_late: Annotated[
         bool, typer.Option("--allow-late", help="Exit with 0 even if the generator fell behind.")
     ] = False,
-    png: Annotated[bool, typer.Option(help="Write each picture as a PNG, too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
 ) -> None:
     """Make the report of a load test again, against other objectives if you like. Nothing is sent."""
@@ -44,7 +42,7 @@ def report_command(
     except PolicyErrors as errors:
         print_errors(errors.errors, console(stderr=True))
         raise typer.Exit(2) from None
-    conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json, policy_file=policy)
+    conclude(folder, held, allow_late=allow_late, as_json=as_json, policy_file=policy)
 
 
 def conclude(
@@ -52,7 +50,6 @@ def conclude(
     policy: Policy | None,
     *,
     allow_late: bool,
-    png: bool,
     as_json: bool,
     policy_file: Path | None = None,
 ) -> Report:
@@ -63,14 +60,13 @@ def conclude(
     """
     errors = console(stderr=True)
     try:
-        with drawing(folder) if png else nullcontext() as draw:
-            found = _concluded(folder, policy, policy_file)
-            for name in NAMES:
-                (folder / f"{name}.png").unlink(missing_ok=True)  # left by an earlier report
-            if draw is not None:
-                draw(pictures(found))
-            _write(found, folder, as_json=as_json)
-    except (NotDrawn, OSError) as error:
+        found = _concluded(folder, policy, policy_file)
+        for name in NAMES:
+            (folder / f"{name}.svg").unlink(missing_ok=True)  # left by an earlier report
+        for picture in pictures(found):
+            draw(picture, folder, unit(picture))
+        _write(found, folder, as_json=as_json)
+    except OSError as error:
         errors.print(str(error), style="red")
         raise typer.Exit(1) from None
     if not found["trusted"] and not allow_late:

@@ -37,7 +37,7 @@ from loadtests.terminal.written import check_writable, writing
 
 FOLDER = Path("loadtest-results")
 ENDS = signal.SIGINT, signal.SIGTERM
-OURS = ("report.json", "report.html", "run.json", "requests.npy", *(f"{name}.png" for name in NAMES))
+OURS = ("report.json", "report.html", "run.json", "requests.npy", *(f"{name}.svg" for name in NAMES))
 """Files that a test leaves in its folder."""
 
 
@@ -149,7 +149,6 @@ def run_command(
         Path | None,
         typer.Option(metavar="DIR", show_default=False, help="Folder for the results (loadtest-results/TIME)."),
     ] = None,
-    png: Annotated[bool, typer.Option(help="Write each picture as a PNG, too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
 ) -> None:
     """Send traffic to a live target in an open loop, and report the outcomes.
@@ -218,7 +217,7 @@ def run_command(
         raise typer.Exit(2) from None
     refused = ""
     try:
-        made = conclude(folder, held, allow_late=allow_late, png=png, as_json=as_json)
+        made = conclude(folder, held, allow_late=allow_late, as_json=as_json)
         if not made["totals"]["counted"]:
             refused = apart(made)
     except typer.Exit as left:

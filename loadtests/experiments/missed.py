@@ -31,6 +31,5 @@ In conversations (main), the 64 sequences of an engine run out at about .93 of s
 request waits until a sequence ends at any engine. The fleet is then one queue, and no router gains much: `one
 queue` shows how little.""",
     "simulator-speed": "The machine was 1.35 times slower than on the day before.",
-    "report-speed": "Drawing the pictures takes .8 s. Without them the report takes 1.7 s.",
 }
 """Markdown by name of the experiment. An experiment that meets all its targets has no row."""

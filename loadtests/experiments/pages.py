@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from loadtests.charts.grid import Grid, grid_as_markdown
-from loadtests.charts.png import draw
+from loadtests.charts.svg import draw
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.missed import WHY
 from loadtests.experiments.runner import Effort
@@ -37,13 +37,13 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
         _figures(rows),
     ]
     chart = findings.charts[0] if findings.charts else None
-    parts += [f"![{chart.title}]({chart.name}.png)"] if chart is not None else []
+    parts += [f"![{chart.title}]({chart.name}.svg)"] if chart is not None else []
     if any(row["pass"] is False for row in rows.values()) and name in WHY:
         parts += ["## Missed", WHY[name]]
     parts += findings.notes
     page = folder / f"{name}.md"
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
-    if chart is not None:  # the picture comes last: the figures took hours, and drawing may fail
+    if chart is not None:
         draw(chart, folder)
     return page
 

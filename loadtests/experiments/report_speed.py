@@ -1,7 +1,7 @@
 """The time to make the report of a million requests.
 
 The requests are arrivals of the main workload with drawn latencies. The whole command, `python -m loadtests report`,
-runs with a policy's objectives, with and without PNG pictures.
+runs with a policy's objectives.
 """
 
 from __future__ import annotations
@@ -34,38 +34,34 @@ RUNS, QUICK_RUNS, FULL_RUNS = 3, 1, 5
 
 
 def report_speed(runner: Runner) -> Findings:
-    """Several runs on the same rows, in turn with and without pictures."""
+    """Several runs on the same rows."""
     rows, runs = REQUESTS, FULL_RUNS if runner.effort.full else RUNS
     rows, runs = (QUICK_REQUESTS, QUICK_RUNS) if runner.effort.quick else (rows, runs)
     neighbours = Neighbours()
-    plain: list[float] = []
-    pictures: list[float] = []
+    taken: list[float] = []
     with TemporaryDirectory(prefix="tailgate-report-") as name:
         folder = Path(name)
         _write(folder, rows, runner)
         for run in range(1, runs + 1):
             runner.tell(f"run {run} of {runs}")
-            plain.append(_seconds(folder, "--no-png"))
-            pictures.append(_seconds(folder, "--png"))
+            taken.append(_seconds(folder))
         page = (folder / "report.html").stat().st_size
     findings = Findings(tuple(range(1, runs + 1)))
-    findings.figures |= {"report_s": span(plain), "report_with_png_s": span(pictures)}
-    taken = enumerate(zip(plain, pictures, strict=True), 1)
-    cells = [[f"{run}", f"{one:.2f}", f"{other:.2f}"] for run, (one, other) in taken]
-    findings.grids.append(Grid("Each run", ["", "seconds", "with PNGs"], cells))
+    findings.figures["report_s"] = span(taken)
+    findings.grids.append(Grid("Each run", ["", "seconds"], [[f"{n}", f"{s:.2f}"] for n, s in enumerate(taken, 1)]))
     others = neighbours.share()
     told = "unknown" if others is None else f"{others:.0%}"
     findings.how = (
         f"{rows:,} requests, {runs} runs; intervals are from the least to the most. The page has "
         f"{page / 1024:,.0f} KiB. Others used {told} of the machine's CPU meanwhile."
     )
-    findings.raw |= {"report_s": plain, "report_with_png_s": pictures}
+    findings.raw["report_s"] = taken
     return findings
 
 
-def _seconds(folder: Path, png: str) -> float:
+def _seconds(folder: Path) -> float:
     """Run the whole command. Raises Failed."""
-    command = [sys.executable, "-m", "loadtests", "report", f"{folder}", "--policy", f"{SETUP / 'policy.yaml'}", png]
+    command = [sys.executable, "-m", "loadtests", "report", f"{folder}", "--policy", f"{SETUP / 'policy.yaml'}"]
     began = perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     took = perf_counter() - began

@@ -9,15 +9,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from typing import cast
 
-import httptools
 import uvloop
 
-from loadtests.experiments.served import serve
+from loadtests.emulator.exchange import Exchange
+from loadtests.experiments.served import Served, serve
 
 ANSWER = b'{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}],"usage":{"completion_tokens":1}}'
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER)
 
 
 def answered_at(came_s: float, service_s: float, stall_s: float, every_s: float) -> float:
@@ -27,33 +25,18 @@ def answered_at(came_s: float, service_s: float, stall_s: float, every_s: float)
     return (cycle + 1) * every_s if within >= every_s - stall_s else ready_s
 
 
-class Connection(asyncio.Protocol):
-    """One connection with keep-alive, one request at a time."""
+class Staller(Served):
+    """Answers when the time has come."""
 
-    def __init__(self, options: argparse.Namespace, began: float) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__()
         self._options = options
-        self._began = began
-        self._parser = httptools.HttpRequestParser(self)
-        self._transport: asyncio.Transport
+        self._began = time.monotonic()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Feed the parser."""
-        self._parser.feed_data(data)
-
-    def on_message_complete(self) -> None:
-        """Answer when the time has come."""
+    def handle(self, exchange: Exchange) -> None:
         of, now = self._options, time.monotonic() - self._began
         due = answered_at(now, of.service, of.stall, of.every)
-        asyncio.get_running_loop().call_later(due - now, self._transport.write, HEAD + ANSWER)
-
-
-async def _main(options: argparse.Namespace) -> None:
-    began = time.monotonic()
-    await serve(lambda: Connection(options, began))
+        asyncio.get_running_loop().call_later(due - now, exchange.reply, 200, ANSWER)
 
 
 if __name__ == "__main__":
@@ -61,4 +44,4 @@ if __name__ == "__main__":
     parser.add_argument("--service", type=float, default=0.005, help="seconds")
     parser.add_argument("--stall", type=float, default=1.0, help="seconds")
     parser.add_argument("--every", type=float, default=10.0, help="seconds")
-    uvloop.run(_main(parser.parse_args()))
+    uvloop.run(serve(Staller(parser.parse_args())))

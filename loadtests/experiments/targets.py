@@ -274,7 +274,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "memory_4_times_as_long": at_most(1.1),
         "unanswered": at_most(0.0),
     },
-    "report-speed": {"report_s": at_most(2.0), "report_with_png_s": at_most(2.0)},
+    "report-speed": {"report_s": at_most(2.0)},
     "simulator-speed": {
         "requests_per_cpu_s": at_least(8_000, aim=20_000),
         "slots_in_use": at_least(0.7),

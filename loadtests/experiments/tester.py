@@ -41,7 +41,7 @@ def server(module: str, options: Sequence[str] = (), cores: frozenset[int] | Non
 def tested(options: Sequence[str], cores: frozenset[int] | None) -> dict[str, Any]:
     """The report of a load test with these options. Raises Failed."""
     with TemporaryDirectory(prefix="tailgate-test-") as folder:
-        command = [sys.executable, "-m", "loadtests", "run", *options, "--out", folder, "--no-png", "--json"]
+        command = [sys.executable, "-m", "loadtests", "run", *options, "--out", folder, "--json"]
         with on_cores(cores):
             done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if done.returncode:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from loadtests.charts.chart import Chart, Picture
-from loadtests.charts.svg import svg
+from loadtests.charts.svg import STYLE, svg
 from loadtests.report.pictures import pictures
 from loadtests.report.words import headline, objective, rate, share, shed, time, warnings
 
@@ -41,7 +41,7 @@ def page(report: Report) -> str:
 
 def document(title: str, parts: Sequence[str]) -> str:
     """The page with these parts."""
-    text = TEMPLATE.read_text()
+    text = TEMPLATE.read_text().replace("{style}", STYLE)
     return text.replace("{title}", escape(title)).replace("{body}", "\n".join(part for part in parts if part))
 
 
@@ -53,8 +53,13 @@ def tiles(of: Mapping[str, str]) -> str:
 
 def figures(of: Sequence[Picture]) -> str:
     """Pictures, side by side if there is room."""
-    drawn = (svg(picture, time if isinstance(picture, Chart) and picture.log_y else None) for picture in of)
+    drawn = (svg(picture, unit(picture)) for picture in of)
     return f'<div class="figures">{"".join(drawn)}</div>'
+
+
+def unit(picture: Picture) -> Callable[[float], str] | None:
+    """The form of the values of a picture: logarithmic axes of reports have latencies."""
+    return time if isinstance(picture, Chart) and picture.log_y else None
 
 
 def table(columns: Sequence[str], rows: Rows, caption: str = "") -> str:

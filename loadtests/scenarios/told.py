@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 
 from loadtests.charts.grid import grid_as_markdown
-from loadtests.charts.png import draw
-from loadtests.report.page import document, figures, table
+from loadtests.charts.svg import draw
+from loadtests.report.page import document, figures, table, unit
 from loadtests.report.words import fell_behind
 from loadtests.scenarios.picture import grid, pictures
 from loadtests.scenarios.run import MAX_LATE_S, QUICK, Played
@@ -18,7 +18,7 @@ from loadtests.scenarios.run import MAX_LATE_S, QUICK, Played
 def write(played: Played, name: str, out: Path) -> None:
     """Write scenario.json and the pictures."""
     for picture in pictures(played.scenario, played.reports, name):
-        draw(picture, out)
+        draw(picture, out, unit(picture))
     said = {
         "scenario": name,
         "title": played.scenario.title,
@@ -58,7 +58,7 @@ def as_page(played: Played, name: str) -> str:
 def write_docs(played: Played, name: str, folder: Path) -> Path:
     """A page of Markdown, with the picture of goodput beside it."""
     of, reports = played.scenario, played.reports
-    drawn = [draw(picture, folder) for picture in pictures(of, reports, name)[:1]]
+    drawn = [draw(picture, folder, unit(picture)) for picture in pictures(of, reports, name)[:1]]
     parts = [
         f"# {name}",
         of.title + ".",

@@ -149,7 +149,7 @@ def with_picture(text: str) -> Prefix:
     data = base64.b64encode(bytes(675_000)).decode()
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     messages = [{"role": "user", "content": [image, {"type": "text", "text": text * 8000}]}]
-    return prefix_of(Placeholders({"messages": messages}, "llava").fields, has_media=True)
+    return prefix_of(Placeholders({"messages": messages}).fields, has_media=True)
 
 
 def shows(story: Story, name: str, begins: Prefix) -> Story:

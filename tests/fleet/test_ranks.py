@@ -10,7 +10,7 @@ import pytest
 from gateway.core.policy import EngineKind, Policy, ReplicaSpec
 from gateway.core.sample import Sample
 from gateway.fleet.metrics_text import read_samples
-from gateway.fleet.replica import Reading
+from gateway.fleet.target import Reading
 
 from .replicas import OFTEN, FakeReplica, answer, policy, pool, replica, until
 from .test_watch import watching

@@ -16,7 +16,7 @@ from gateway.core.policy import EngineKind, Health, Model, Policy
 from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import ReadFault
-from gateway.fleet.replica import Reading, ReplicaReport
+from gateway.fleet.target import Reading, ReplicaReport
 from gateway.fleet.watch import FleetWatcher
 
 from .replicas import MODELS, OFTEN, VLLM_PAGE, FakeReplica, answer, policy, pool, replica, until, watched

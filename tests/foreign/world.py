@@ -20,7 +20,7 @@ from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES
 from gateway.core.results import Record
 from gateway.core.snapshot import ReplicaState
 from gateway.policy import load_text
-from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.client.client_connection import ClientConnection
 from gateway.settings import Settings
 from tests.foreign.client import Answer, Door, may_be_whole, read_answer, request
 from tests.foreign.loop import VirtualLoop
@@ -124,7 +124,7 @@ class World:
         finally:
             app.admin_app = real
             random.setstate(chance)
-        self.gateway.handler.log = lambda record, _: self.records.append(record)
+        self.gateway.handler.services.log = lambda record, _: self.records.append(record)
         self._state: Any = SimpleNamespace(connections=set())
         self._sweeping = loop.call_later(SWEEP_S, self._sweep)
         self._asked = 0

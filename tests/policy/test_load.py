@@ -13,7 +13,7 @@ from gateway.core.slo import Objective, Slo
 from gateway.policy import PolicyErrors, builtin, load, load_text
 from gateway.policy.builtin import written
 
-from .sample import HASH_A, SAMPLE, errors_of
+from .sample import HASH_A, SAMPLE, changed, errors_of
 
 FULL = f"""\
 apiVersion: tailgate/v1
@@ -278,3 +278,11 @@ def test_policy_error_repeated_by_a_yaml_alias_is_reported_once() -> None:
     assert errors_of(SAMPLE) == []
     broken = SAMPLE.replace("[short, long]", "&a [shrt, long]").replace("pools: [long]\npools", "pools: *a\npools")
     assert [error.split(": ")[1] for error in errors_of(broken)] == ["models.llama.pools[0]", "models.mistral.pools[0]"]
+
+
+@pytest.mark.parametrize(("time", "longest_s"), [("30s", 300.0), ("10m", 600.0)])
+def test_longest_ejection_is_five_minutes_or_the_first_one(time: str, longest_s: float) -> None:
+    text = changed("    slots: 8\n", f"    slots: 8\n    health: {{ejection: {{time: {time}}}}}\n")
+    ejection = load_text(text, "p.yaml").pools["short"].health.ejection
+    assert ejection is not None
+    assert ejection.max_time_s == longest_s

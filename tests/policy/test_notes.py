@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from gateway.policy import builtin, load_text
+from gateway.policy import PolicyErrors, builtin, load_text
+from gateway.policy.load import load_noted
 from gateway.policy.notes import notes
 
 from .sample import SAMPLE, changed
@@ -71,3 +75,30 @@ def test_different_weights_at_one_priority_get_a_note() -> None:
     (note,) = said(changed("  free:\n    slo:", "  free:\n    weight: 4\n    slo:"))
     assert note.startswith("tiers: free, paid have the priority 0: the latest start decides, but")
     assert "by weight, free before paid" in note
+
+
+def test_old_name_of_a_field_works_and_gets_a_note_with_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    old = changed("    max_tokens:", "    keep_alive: 15s\n    max_tokens:")
+    path.write_text(old)
+    policy, found = load_noted(path)
+    assert {tier.keep_alive_s for tier in policy.tiers.values()} == {0.0, 15.0}
+    assert [note for note in found if "keep_alive" in note] == [
+        "tiers.free.keep_alive: is called sse_comments now: rename it"
+    ]
+    path.write_text(old.replace("keep_alive", "sse_comments"))
+    assert replace(load_noted(path)[0], digest="") == replace(policy, digest="")
+    path.write_text(old.replace("    keep_alive: 15s\n", "    keep_alive: 15s\n    sse_comments: 15s\n"))
+    with pytest.raises(PolicyErrors) as raised:
+        load_noted(path)
+    (error,) = raised.value.errors
+    assert (error.path, error.line) == ("tiers.free.keep_alive", 21)
+    assert error.message == "is the old name of sse_comments: remove it"
+
+
+def test_old_name_with_a_variable_that_is_not_set_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(changed("    max_tokens:", "    keep_alive: ${NOT_SET_ANYWHERE}\n    max_tokens:"))
+    with pytest.raises(PolicyErrors) as raised:
+        load_noted(path)
+    assert len(raised.value.errors) == 1

@@ -22,12 +22,13 @@ from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record
 from gateway.core.sample import Sample
 from gateway.core.serving import models_of
-from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
+from gateway.proxy.services import ExchangeServices
 from gateway.wire.answers.oddity import Oddity
 from tests.core.made import policy, pool, tier
 from tests.foreign.loop import VirtualLoop
@@ -562,15 +563,10 @@ class Play:
         self.upstreams = Upstreams(Oddities(self.meter, loop.time), loop.time)
         self.upstreams.configure(rules.pools.values())
         self.logged: list[str] = []
-        self.handler: RequestHandler = RequestHandler(
-            rules,
-            self.driver,
-            self.upstreams,
-            self.meter,
-            Catalog(),
-            lambda _, rid: self.logged.append(rid),
-            "127.0.0.1",
+        services = ExchangeServices(
+            self.driver, self.upstreams, self.meter, lambda _, rid: self.logged.append(rid), None
         )
+        self.handler: RequestHandler = RequestHandler(rules, services, Catalog(), "127.0.0.1")
         self.limits = ConnectionLimits(**(LIMITS | limits))
         self.client: Wire = self.connect()
         self._seen: dict[int, int] = {}
@@ -660,7 +656,7 @@ class Play:
             now = self.loop.time()
 
             def sweep(now: float = now) -> None:
-                self.handler.keep_alives.sweep(now)
+                self.handler.services.keep_alives.sweep(now)
                 self.upstreams.sweep(now)
                 while self.limits.sweep(now):
                     pass

@@ -15,7 +15,8 @@ from gateway.core.results import Callback
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.builtin import builtin
-from gateway.proxy.client_connection import ClientConnection
+from gateway.proxy.client.client_connection import ClientConnection
+from gateway.proxy.client.request_reader import RequestReader
 from gateway.proxy.count_tokens import ask_nobody
 from gateway.proxy.driver import Driver
 from gateway.proxy.exchange import Exchange
@@ -23,7 +24,6 @@ from gateway.proxy.handler import RequestHandler
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.proxy.replica.upstream_connection import UpstreamConnection
-from gateway.proxy.request_reader import RequestReader
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
 from tests.interpreted import interpreted

@@ -101,10 +101,10 @@ async def test_continued_response_goes_to_the_replica_that_stored_the_previous_o
 async def test_stored_response_is_kept_with_the_tokens_of_its_prompt_and_answer(gateway: Gateway) -> None:
     first = await ask(gateway, "word " * 3000)
     await ask(gateway, "And now?", previous_response_id=first.id)
-    found = gateway.handler.responses.find("acme", first.id, gateway.handler.driver.clock())
+    found = gateway.handler.services.responses.find("acme", first.id, gateway.handler.driver.clock())
     assert found is not None
     assert found.stored.tokens == first.usage.total_tokens > 3000
-    assert len(gateway.handler.responses) == 2
+    assert len(gateway.handler.services.responses) == 2
 
 
 async def test_previous_response_id_that_the_gateway_never_passed_on_is_not_forwarded(
@@ -154,7 +154,7 @@ async def test_tier_without_stored_responses_cannot_continue_a_response(stateles
     error = await refusal(stateless, previous_response_id=first.id)
     assert error.code == "unsupported_parameter"
     assert [body["store"] for at in received(emulator) for body in at] == [False]
-    assert len(stateless.handler.responses) == 0
+    assert len(stateless.handler.services.responses) == 0
 
 
 async def test_previous_response_id_with_invalid_characters_is_refused(gateway: Gateway) -> None:

@@ -67,7 +67,9 @@ def request(
     return head(path, *lines, *framing, method=method or "POST", version=version) + body
 
 
-def chat_body(*, stream: bool = False, max_tokens: int | None = 4, content: str = "Hello", **fields: Any) -> bytes:
+def chat_body(
+    *, stream: bool = False, max_tokens: int | None = 4, content: str | list[Any] = "Hello", **fields: Any
+) -> bytes:
     """The JSON of a small chat request."""
     body: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": content}]}
     if stream:

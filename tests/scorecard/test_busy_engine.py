@@ -8,7 +8,7 @@ from contextlib import suppress
 from gateway.core.results import Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 from gateway.fleet.fault import ReadFault
-from gateway.fleet.replica import Reading
+from gateway.fleet.target import Reading
 from gateway.wire.errors.reasons import ROWS
 
 from .capture import STREAM_HEAD, Call, Capture, chunk, never, token

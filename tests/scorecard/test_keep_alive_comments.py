@@ -13,7 +13,7 @@ from .conftest import Connect, GatewayFactory
 from .policies import rules
 from .raw import Client, chat
 
-COMMENTS = "keep_alive: 100ms"
+COMMENTS = "sse_comments: 100ms"
 COMMENT = b": keep-alive\n\n"
 ANSWER = STREAM_HEAD + token("Hi") + token(" there", "stop") + DONE + LAST_CHUNK
 
@@ -52,7 +52,7 @@ async def test_unstreamed_answer_gets_no_keep_alive_comment(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = lambda call: None
-    gw = await gateway(rules(capture.url, tier="keep_alive: 100ms"))
+    gw = await gateway(rules(capture.url, tier="sse_comments: 100ms"))
     streamed, plain = await connect(gw.url), await connect(gw.url)
     plain.send(chat())
     streamed.send(chat(stream=True))

@@ -7,7 +7,9 @@ from typing import Any
 
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
-from gateway.wire.request import Parsed, parse, render
+from gateway.wire.parsed import Parsed
+from gateway.wire.render import render
+from gateway.wire.request import parse
 
 CAPS = Caps(max_tokens_default=100, max_tokens_limit=1000, n=4, best_of=4, top_logprobs=5, prompt_logprobs=2)
 CHAT: dict[str, Any] = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}

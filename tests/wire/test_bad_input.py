@@ -12,7 +12,8 @@ from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.core.results import Reason
 from gateway.wire.errors.reasons import ROWS
-from gateway.wire.request import BadRequest, parse, render
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, parse
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "bad-input.md").read_text("utf-8")
 FIELDS = re.findall(r"^\| `(\".*)` \| (.+?) \| .* ?\|$", PAGE, re.MULTILINE)

@@ -22,8 +22,10 @@ from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.encoding import CorruptBody, Decoding
 from gateway.wire.http.headers import RequestHead
+from gateway.wire.parsed import Parsed
 from gateway.wire.prefix import prefix_of
-from gateway.wire.request import BadRequest, Parsed, parse, parse_counted, parse_in_parts, render
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, parse, parse_counted, parse_in_parts
 from gateway.wire.session import session_of
 from tests.interpreted import interpreted
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.request import BadRequest, parse, render
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, parse
 
 PLAIN = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "seed": 1}'
 

@@ -13,7 +13,9 @@ from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.apis.audio import FIELDS
 from gateway.wire.body.form import BOUNDARY, MAX_PARTS
-from gateway.wire.request import BadRequest, Parsed, parse, render
+from gateway.wire.parsed import Parsed
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, parse
 
 CAPS = Caps(max_tokens_limit=100)
 SOUND = b"RIFF\x00\r\n--not a boundary\r\n\xff\x00"

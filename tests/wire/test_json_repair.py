@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.body.json_repair import MAX_ESCAPES, repaired
-from gateway.wire.request import BadRequest, Parsed, parse, render
+from gateway.wire.parsed import Parsed
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, parse
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "%b"}]}'
 TEXTS = st.text(

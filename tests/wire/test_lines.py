@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.wire.http.headers import rate_limit_lines
 from gateway.wire.http.lines import Names, can_be_token, milliseconds, number, trimmed
+from gateway.wire.http.written_heads import rate_limit_lines
 
 NAMES = Names((b"host", b"content-length", b"content-type"))
 

@@ -70,7 +70,7 @@ def test_adapters_share_no_blocks_with_each_other_or_with_their_model() -> None:
 
 
 def picture(seed: int, width: int = 560) -> str:
-    """A PNG of 900 kB in base64: 402 tokens of Qwen2-VL at 560 x 560 pixels."""
+    """A PNG of 900 kB in base64: 400 tokens at 560 x 560 pixels."""
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", width, width, 8, 6, 0, 0, 0)
     return base64.b64encode(head + random.Random(seed).randbytes(675_000)).decode()
 
@@ -84,8 +84,8 @@ def shown(data: str, said: str = "What is it?") -> list[dict[str, Any]]:
     ]
 
 
-def with_media(messages: list[dict[str, Any]], model: str = "qwen2-vl") -> Prefix:
-    placeholders = Placeholders({"messages": messages}, model)
+def with_media(messages: list[dict[str, Any]]) -> Prefix:
+    placeholders = Placeholders({"messages": messages})
     assert placeholders.count
     return prefix_of(placeholders.fields, has_media=True)
 
@@ -93,7 +93,7 @@ def with_media(messages: list[dict[str, Any]], model: str = "qwen2-vl") -> Prefi
 def test_picture_counts_in_a_prefix_by_its_tokens_and_not_by_its_data() -> None:
     text = prefix_of({"messages": shown("")})
     one, large = with_media(shown(picture(1))), with_media(shown(picture(1, 1120)))
-    assert one.size - text.size == 4 * (20 * 20 + 2) - len("data:image/png;base64,")
+    assert one.size - text.size == 4 * (20 * 20) - len("data:image/png;base64,")
     assert large.size - one.size == 4 * (40 * 40 - 20 * 20)
     assert one.has_media
     assert not text.has_media
@@ -129,10 +129,10 @@ def test_audio_and_pictures_without_a_size_count_as_the_flat_estimate() -> None:
 def test_placeholders_leave_the_request_as_it_was_sent() -> None:
     fields: dict[str, Any] = {"messages": shown(picture(1)), "system": [{"type": "text", "text": "x"}]}
     before = copy.deepcopy(fields)
-    assert Placeholders(fields, "x").fields != fields
+    assert Placeholders(fields).fields != fields
     assert fields == before
     text = {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}
-    assert Placeholders(text, "x").fields is text
+    assert Placeholders(text).fields is text
 
 
 def test_continued_response_with_the_same_system_prompt_shares_the_prefix_blocks() -> None:

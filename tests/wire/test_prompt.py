@@ -13,7 +13,8 @@ from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.apis.table import API_OF
 from gateway.wire.body.content import MEDIA_BYTES
-from gateway.wire.request import BadRequest, parse, render
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, parse
 
 from .bodies import CAPS, CHAT, COMPLETION, EMBEDDINGS, MESSAGES, RESPONSES, read
 

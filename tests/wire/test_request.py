@@ -10,7 +10,8 @@ import pytest
 from gateway.core.policy import Caps
 from gateway.core.request import Endpoint
 from gateway.wire.apis.table import API_OF
-from gateway.wire.request import parse, render
+from gateway.wire.render import render
+from gateway.wire.request import parse
 
 from .bodies import CAPS, CHAT, COMPLETION, MESSAGES, MINIMAL, RESPONSES, read, sent
 

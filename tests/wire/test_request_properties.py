@@ -19,7 +19,8 @@ from gateway.wire.apis.fields import STRIP
 from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.body.bounds import engine_option
 from gateway.wire.body.placeholders import Placeholders
-from gateway.wire.request import BadRequest, parse, render
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, parse
 from tests.effort import examples
 
 from .bodies import MINIMAL
@@ -343,7 +344,7 @@ def test_request_parser_raises_only_bad_request_for_any_document(
         return
     json.loads(render(parsed, "upstream", 1))
     assert parsed.prompt_bytes >= 0
-    assert parsed.prompt_bytes + Placeholders(parsed.fields, "qwen2-vl").correction >= 0
+    assert parsed.prompt_bytes + Placeholders(parsed.fields).correction >= 0
     assert parsed.choices >= 1
 
 

@@ -14,7 +14,8 @@ from gateway.core.request import Endpoint
 from gateway.core.results import Reason
 from gateway.wire.apis.table import API_OF
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.request import BadRequest, only_of, parse, render
+from gateway.wire.render import render
+from gateway.wire.request import BadRequest, only_of, parse
 
 from .bodies import CAPS, CHAT, MESSAGES, MINIMAL, RESPONSES, read
 

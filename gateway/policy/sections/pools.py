@@ -134,8 +134,9 @@ class EjectionSection(Section):
     slowdown: Annotated[float, Field(gt=1, le=100, strict=False, allow_inf_nan=False)] = plain(
         _EJECTION.slowdown, "A replica is too slow above this multiple of its pool's median TTFT or ITL."
     )
-    time: Duration = duration(_EJECTION.time_s, "How long the first ejection lasts, the second twice as long, ...")
-    max_time: Duration = duration(_EJECTION.max_time_s, "The longest ejection.")
+    time: Duration = duration(
+        _EJECTION.time_s, "How long the first ejection lasts; the second lasts twice as long, and so on."
+    )
     max_share: Share = share(
         _EJECTION.max_share,
         "Largest share of the pool ejected for slowness; one replica always may be, two of eight or more.",

@@ -238,7 +238,7 @@ class TierSection(Section):
         "`priority` set on requests to the replica (vLLM: lower is earlier, needs --scheduling-policy priority)."
     )
     timeouts: TierTimeouts = nested(TierTimeouts(), "How long each phase may take.")
-    keep_alive: Duration | None = optional(
+    sse_comments: Duration | None = optional(
         "A stream that is about to be silent for this long gets a comment, even in the queue; off unless given."
     )
     repetition: RepetitionSection | None = optional(

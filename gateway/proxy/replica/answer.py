@@ -182,13 +182,13 @@ class HeldAnswer(AnswerReceiver):
             self.line = None
         self._tell(AttemptResult(end, tokens_seen=self.seen, status=self.status))
 
-    def _tell(self, finish: AttemptResult) -> None:
+    def _tell(self, result: AttemptResult) -> None:
         if self.over:
             return
         self.over = True
         self._stop_grace()
         spec = self.upstream.spec
-        if fails(seen_of(finish)):
-            finish.body_hash = self.owner.body_hash()
+        if fails(seen_of(result)):
+            result.body_hash = self.owner.body_hash()
         self.owner.attempt_ended(self.id)
-        self.owner.driver.finish(self.id, finish, self.upstream.pool.name, spec.name)
+        self.owner.driver.finish(self.id, result, self.upstream.pool.name, spec.name)

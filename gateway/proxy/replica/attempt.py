@@ -141,10 +141,10 @@ class UpstreamAttempt(StreamedAnswer):
             if self._does_without_options(body):
                 return
             end = end_of(self.status, body)
-            finish = AttemptResult(end, status=self.status, retry_after_s=self.retry_after_s)
+            result = AttemptResult(end, status=self.status, retry_after_s=self.retry_after_s)
             if end is AttemptOutcome.REJECTED:
-                finish.context_tokens, finish.prompt_tokens = lengths(body)
-            self._tell(finish)
+                result.context_tokens, result.prompt_tokens = lengths(body)
+            self._tell(result)
 
     def _does_without_options(self, body: bytes) -> bool:
         """Send the request once more, without `stream_options`, if the replica refused them. The gateway had added
@@ -239,7 +239,7 @@ class UpstreamAttempt(StreamedAnswer):
 
     def _whole_ended(self) -> None:
         body = self.held[0] if len(self.held) == 1 else b"".join(self.held)
-        finish = AttemptResult(AttemptOutcome.COMPLETE, status=self.status)
+        result = AttemptResult(AttemptOutcome.COMPLETE, status=self.status)
         try:
             form = self.owner.api.answers.whole
             told, error = (usage_at_end(body), None) if self._committed else read_whole(form, body)
@@ -253,20 +253,20 @@ class UpstreamAttempt(StreamedAnswer):
                 # Without a length, a complete answer looks the same as one that broke off.
                 self._tell(AttemptResult(AttemptOutcome.UNREADABLE))
                 return
-            finish.tokens_seen = tokens_in(len(body))
-            finish.empty = self.coding is None  # an encoded body may be fine, because the client can read it
+            result.tokens_seen = tokens_in(len(body))
+            result.empty = self.coding is None  # an encoded body may be fine, because the client can read it
             body = self.upstream.without_key(body)
         else:
             if error is not None:
                 self._engine_failed(error)
                 return
             output = told_output(told.output, told.is_answer and self._generates)
-            finish.prompt_tokens, finish.output_tokens, finish.cached_tokens = told.prompt, output, told.cached
-            finish.empty = (output == 0 or not told.is_answer) and self._generates
+            result.prompt_tokens, result.output_tokens, result.cached_tokens = told.prompt, output, told.cached
+            result.empty = (output == 0 or not told.is_answer) and self._generates
             if not told.is_answer and self._generates:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")
             if told.output is not None or told.odd:
-                finish.tokens_seen = tokens_in(len(body))  # used if the engine's own count is impossible
+                result.tokens_seen = tokens_in(len(body))  # used if the engine's own count is impossible
             if not _is_utf8(body):
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "it is not UTF-8")
             if told.odd or output != told.output:
@@ -287,7 +287,7 @@ class UpstreamAttempt(StreamedAnswer):
         else:
             self.held = [body]
         self.complete = True
-        self._tell(finish)
+        self._tell(result)
 
 
 def _is_utf8(body: bytes) -> bool:

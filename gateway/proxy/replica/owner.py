@@ -10,7 +10,7 @@ from gateway.core.request import Request
 from gateway.core.results import Callback
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.replica.upstream import ReplicaConnections
-from gateway.wire.request import Parsed
+from gateway.wire.parsed import Parsed
 
 
 class AttemptOwner(CommandHandler):

@@ -20,7 +20,7 @@ from gateway.proxy.replica.upstream_connection import AnswerReceiver, Connecting
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.apis.table import API_OF
 from gateway.wire.body.form import CONTENT_TYPE
-from gateway.wire.http.headers import upstream_prefix
+from gateway.wire.http.written_heads import upstream_prefix
 
 log = logging.getLogger("tailgate.upstream")
 
@@ -274,11 +274,11 @@ class ReplicaConnections(ConnectionOwner):
 class Upstreams:
     """The connections of every replica of the policy, by replica name."""
 
-    def __init__(self, oddities: Oddities, clock: Callable[[], float]) -> None:
+    def __init__(self, oddities: Oddities, clock: Callable[[], float], lists: ModelLists | None = None) -> None:
+        """`lists`: the servers' models; None: every server is believed to serve what it did."""
         self._oddities = oddities
         self._clock = clock
-        self.lists: ModelLists | None = None
-        """The servers' models, for the connections of replicas that come later."""
+        self._lists = lists
         self._by_name: dict[str, ReplicaConnections] = {}
         self._leaving: list[ReplicaConnections] = []
 
@@ -292,7 +292,7 @@ class Upstreams:
                     known.move(pool)
                     self._by_name[spec.name] = old.pop(spec.name)
                 else:
-                    self._by_name[spec.name] = ReplicaConnections(spec, pool, self._oddities, self._clock, self.lists)
+                    self._by_name[spec.name] = ReplicaConnections(spec, pool, self._oddities, self._clock, self._lists)
         self._leaving.extend(old.values())
         self.sweep(self._clock())
 

@@ -1,15 +1,14 @@
-"""Reads the size of a picture from its first bytes, and estimates how many tokens the picture takes in a model.
+"""Reads the size of a picture from its first bytes, and estimates how many tokens the picture takes.
 
 The number decides which pools a prompt fits, and how many tokens it is charged. The engine's `usage` corrects the
-number afterwards, as for text. Each known family of models has its own formula. For other models there is one common
-estimate. Only the header of a picture is decoded.
+number afterwards, as for text, and from it is learned how many tokens pictures take in a model. Only the header of a
+picture is decoded.
 """
 
 from __future__ import annotations
 
 import binascii
 import math
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 HEAD_CHARS: Final = 88
@@ -20,6 +19,15 @@ thumbnail (at most 64 KiB) and a color profile.
 """
 MAX_SEGMENTS: Final = 128
 MAX_SIDE: Final = 65_535
+MIN_TOKENS: Final = 64
+MAX_TOKENS: Final = 4096
+BYTES_PER_TOKEN: Final = 4
+MIN_FACTOR: Final = 1 / 64
+MAX_FACTOR: Final = 8.0
+MIN_RIGHT: Final = 0.8
+MAX_RIGHT: Final = 1.25
+MAX_MODELS: Final = 1024
+"""If the policy accepts any model name, clients may invent names. Beyond this number, the oldest is forgotten."""
 
 
 class Size(NamedTuple):
@@ -93,119 +101,39 @@ def _decoded(text: str) -> bytes:
         return b""
 
 
-# ---- tokens
-
-
-def tokens_of(size: Size, model: str) -> int:
-    """Estimated tokens of a picture. `model`: the engine's name for the model."""
-    name = model.casefold()
-    for words, count in _FAMILIES:
-        if all(word in name for word in words):
-            return count(size)
-    return _unknown(size)
-
-
-def _unknown(size: Size) -> int:
-    """Estimate for unknown models: one token per 28 x 28 pixels, within limits. This is about Anthropic's width x
-    height / 750.
+def tokens_of(size: Size) -> int:
+    """Estimated tokens of a picture: one per 28 x 28 pixels, within limits. This is about Anthropic's width x height /
+    750, and Qwen2-VL's formula for pictures below 3.2 million pixels.
     """
-    return min(max(size.width * size.height // 784, 64), 4096)
+    return min(max(size.width * size.height // 784, MIN_TOKENS), MAX_TOKENS)
 
 
-def _merged(size: Size, side: int, min_pixels: int, max_pixels: int) -> int:
-    """Qwen's formula: sides are rounded to multiples of a merged patch, and the area is limited."""
-    width, height = max(side, round(size.width / side) * side), max(side, round(size.height / side) * side)
-    area = size.width * size.height
-    if width * height > max_pixels:
-        scale = math.sqrt(area / max_pixels)
-        width, height = (max(side, math.floor(edge / scale / side) * side) for edge in size)
-    elif width * height < min_pixels:
-        scale = math.sqrt(min_pixels / area)
-        width, height = (math.ceil(edge * scale / side) * side for edge in size)
-    return (width // side) * (height // side) + 2
+class PictureTokens:
+    """Learns for each model by what factor its pictures take more tokens than `tokens_of` says.
 
-
-def _qwen2(size: Size) -> int:
-    """Qwen2-VL and 2.5: patches of 14, merged by 2 (preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct)."""
-    return _merged(size, 28, 3_136, 12_845_056)
-
-
-def _qwen3(size: Size) -> int:
-    """Qwen3-VL and its successors: patches of 16, merged by 2 (preprocessor_config.json of Qwen/Qwen3-VL)."""
-    return _merged(size, 32, 65_536, 16_777_216)
-
-
-def _gemma3(size: Size) -> int:
-    """256 tokens for each picture (`mm_tokens_per_image` in config.json) and two marks, without pan and scan."""
-    return 258
-
-
-def _llava15(size: Size) -> int:
-    """A grid of 24 x 24 patches (CLIP ViT-L/14 at 336 pixels)."""
-    return 576
-
-
-def _llava_next(size: Size) -> int:
-    """The tokens of LLaVA 1.5 for the whole picture, and again for each of at most four parts."""
-    return 576 * (1 + min(4, math.ceil(size.width / 336) * math.ceil(size.height / 336)))
-
-
-def _internvl(size: Size) -> int:
-    """256 tokens for each tile of 448 pixels (at most 12, in the nearest aspect ratio), and 256 for the whole picture
-    (dynamic_preprocess).
+    It is learned from prompts that are mostly pictures. Their text counts as `BYTES_PER_TOKEN`. One prompt changes the
+    factor by at most 2, and not at all if it is nearly right. With the factor, all placeholders of a model change, and
+    what is cached no longer matches them.
     """
-    ratio, area = size.width / size.height, size.width * size.height
-    tiles, nearest = 1, math.inf
-    for columns in range(1, 13):
-        for rows in range(1, 12 // columns + 1):
-            distance = abs(ratio - columns / rows)
-            larger = columns * rows > tiles and area > 0.5 * 448 * 448 * columns * rows
-            if distance < nearest or (distance == nearest and larger):
-                tiles, nearest = columns * rows, distance
-    return 256 * (tiles + (tiles > 1)) + 2
 
+    def __init__(self) -> None:
+        self._factors: dict[str, float] = {}
 
-def _rows(size: Size, side: int, longest: int) -> int:
-    """Mistral's formula: patches row by row, with a mark after each row (mistral-common, ImageEncoder)."""
-    scale = max(1.0, size.width / longest, size.height / longest)
-    return (math.ceil(size.width / scale / side) + 1) * math.ceil(size.height / scale / side)
+    def factor(self, model: str) -> float:
+        """Tokens of a picture in this model for each token of `tokens_of`, from 1/64 to 8."""
+        return self._factors.get(model, 1.0)
 
-
-def _pixtral(size: Size) -> int:
-    """Patches of 16, at most 1,024 pixels a side."""
-    return _rows(size, 16, 1024)
-
-
-def _mistral3(size: Size) -> int:
-    """Patches of 14 x 14 pixels, merged 2 x 2; at most 1,540 pixels a side (params.json of Mistral-Small-3.1)."""
-    return _rows(size, 28, 1540)
-
-
-def _llama4(size: Size) -> int:
-    """144 tokens and a mark for each tile of 336 pixels (at most 16), and for the whole picture (transformers,
-    llama4).
-    """
-    tiles = min(16, math.ceil(size.width / 336) * math.ceil(size.height / 336))
-    return 145 * (tiles + (tiles > 1)) + 2
-
-
-_FAMILIES: Final[tuple[tuple[tuple[str, ...], Callable[[Size], int]], ...]] = (
-    (("qwen2", "vl"), _qwen2),
-    (("qwen2.5", "omni"), _qwen2),
-    (("qvq",), _qwen2),
-    (("qwen3", "vl"), _qwen3),
-    (("qwen3", "omni"), _qwen3),
-    (("qwen3.5",), _qwen3),
-    (("qwen3.6",), _qwen3),
-    (("gemma-3",), _gemma3),
-    (("gemma3",), _gemma3),
-    (("llava", "1.5"), _llava15),
-    (("llava",), _llava_next),
-    (("internvl",), _internvl),
-    (("pixtral",), _pixtral),
-    (("mistral-small-3",), _mistral3),
-    (("magistral",), _mistral3),
-    (("llama-4",), _llama4),
-    (("llama4",), _llama4),
-)
-"""(words in the names of a family's models, its formula). The first row that fits counts."""
+    def learn(self, model: str, estimated: int, prompt_bytes: int, prompt_tokens: int) -> None:
+        """Learn that an engine counted `prompt_tokens` in a prompt of `prompt_bytes`, with pictures of `estimated`
+        tokens.
+        """
+        factor = self.factor(model)
+        text_tokens = prompt_bytes // BYTES_PER_TOKEN - estimated
+        if estimated < factor * text_tokens:
+            return
+        off = max(1, prompt_tokens - text_tokens) / max(1, estimated)
+        if MIN_RIGHT < off < MAX_RIGHT:
+            return
+        if model not in self._factors and len(self._factors) == MAX_MODELS:
+            del self._factors[next(iter(self._factors))]
+        self._factors[model] = min(max(factor * min(max(math.sqrt(off), 0.5), 2.0), MIN_FACTOR), MAX_FACTOR)

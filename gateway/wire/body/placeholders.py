@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.wire.body.content import MEDIA_BYTES, MEDIA_PARTS
-from gateway.wire.body.pictures import size_in, tokens_of
+from gateway.wire.body.pictures import BYTES_PER_TOKEN, size_in, tokens_of
 
-BYTES_PER_TOKEN: Final = 4
 MAX_PICTURES: Final = 256
 """For pictures beyond this number, the flat estimate is used."""
 MAX_BYTES: Final = 4 * 2**20
@@ -24,13 +23,15 @@ _CONVERSATION: Final = ("messages", "input")
 
 
 class Placeholders:
-    """The placeholders of one checked request. `model`: the engine's name for the model."""
+    """The placeholders of one checked request. `factor`: by which the tokens of pictures are multiplied."""
 
-    __slots__ = ("_model", "_written", "correction", "count", "fields")
+    __slots__ = ("_factor", "_written", "correction", "count", "fields", "picture_tokens")
 
-    def __init__(self, fields: dict[str, Any], model: str) -> None:
-        self._model = model
+    def __init__(self, fields: dict[str, Any], factor: float = 1.0) -> None:
+        self._factor = factor
         self._written = 0
+        self.picture_tokens = 0
+        """Estimated tokens of all pictures with a known size."""
         self.count = 0
         self.correction = 0
         """Prompt bytes to add to the flat estimate of the media; may be negative."""
@@ -77,7 +78,11 @@ class Placeholders:
         """The placeholder of a data URL or of plain base64."""
         self.count += 1
         size = size_in(data) if is_picture and self.count <= MAX_PICTURES else None
-        length = MEDIA_BYTES if size is None else BYTES_PER_TOKEN * tokens_of(size, self._model)
+        length = MEDIA_BYTES
+        if size is not None:
+            tokens = max(1, int(self._factor * tokens_of(size)))
+            self.picture_tokens += tokens
+            length = BYTES_PER_TOKEN * tokens
         self.correction += length - MEDIA_BYTES
         self._written += length
         digest = f"{hash(data) & 0xFFFF_FFFF_FFFF_FFFF:016x}"

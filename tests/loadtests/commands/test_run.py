@@ -70,7 +70,7 @@ async def run(*options: str, paths: Sequence[Path] = ()) -> tuple[int | None, st
 
 async def test_run_from_end_to_end_writes_a_report(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "50", "--duration", "1"]
-    status, out, errors = await run(*options, "--max-late", "5000", "--out", str(tmp_path), "--json", "--no-png")
+    status, out, errors = await run(*options, "--max-late", "5000", "--out", str(tmp_path), "--json")
     assert (status, errors) == (0, "")
     found = json.loads(out)
     assert found == json.loads((tmp_path / "report.json").read_text())
@@ -81,7 +81,7 @@ async def test_run_from_end_to_end_writes_a_report(replica: EmulatedReplica, tmp
 
 async def test_run_uses_the_only_model_of_the_target_if_none_is_named(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--workload", LINE, "--rate", "50", "--duration", "1", "--max-late", "5000"]
-    status, out, errors = await run(*options, "--out", str(tmp_path), "--json", "--no-png")
+    status, out, errors = await run(*options, "--out", str(tmp_path), "--json")
     assert status == 0
     assert "has no model default: all requests use its only model, m" in " ".join(errors.split())
     assert json.loads(out)["totals"]["finished"] > 20
@@ -106,7 +106,7 @@ def test_help_option_has_a_short_name(command: list[str]) -> None:
 
 async def test_ctrl_c_reports_the_requests_so_far(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "100", "--duration", "3600"]
-    process = await started(*options, "--max-late", "5000", "--out", str(tmp_path), "--no-png")
+    process = await started(*options, "--max-late", "5000", "--out", str(tmp_path))
     await replica.until(lambda of: of.received_total > 20, 30.0)
     process.send_signal(signal.SIGINT)
     out, _ = await asyncio.wait_for(process.communicate(), 30)
@@ -120,7 +120,7 @@ async def test_ctrl_c_reports_the_requests_so_far(replica: EmulatedReplica, tmp_
 
 async def test_ctrl_c_before_the_first_request_reports_nothing(replica: EmulatedReplica, tmp_path: Path) -> None:
     options = ["--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "0.001", "--duration", "9999"]
-    process = await started(*options, "--out", str(tmp_path), "--no-png")
+    process = await started(*options, "--out", str(tmp_path))
     await until(lambda: (tmp_path / "requests.npy").exists())
     process.send_signal(signal.SIGINT)
     _, said = await asyncio.wait_for(process.communicate(), 30)
@@ -260,7 +260,7 @@ async def test_bad_trace_row_ends_the_run_and_reports_the_requests_so_far(
     trace.write_text(f"{good * 3}{row}\n{good * 3}")
     policy.write_text(POLICY)
     options = ["--target", replica.url, "--model", "m", "--trace", str(trace), "--policy", str(policy)]
-    status, shown, errors = await run(*options, "--max-late", "5000", "--out", str(out), "--no-png")
+    status, shown, errors = await run(*options, "--max-late", "5000", "--out", str(out))
     assert status == 2
     assert told in " ".join(errors.split())
     found = json.loads((out / "report.json").read_text())
@@ -272,28 +272,11 @@ async def test_bad_trace_row_ends_the_run_and_reports_the_requests_so_far(
         assert "the test was stopped" not in text
 
 
-async def test_error_of_a_bad_trace_row_is_shown_even_if_a_picture_is_missing(
-    replica: EmulatedReplica, tmp_path: Path
-) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "matplotlib.py").write_text("raise ImportError('broken')")
-    trace = tmp_path / "trace.jsonl"
-    good = '{"at": 0.1, "prompt_tokens": 40, "output_tokens": 5}\n'
-    options = ["--target", replica.url, "--model", "m", "--trace", str(trace), "--max-late", "5000"]
-    for text, expected in ((good, 1), (f"{good}{{}}\n", 2)):
-        trace.write_text(text)
-        status, _, errors = await run(*options, "--out", str(tmp_path / "out"), paths=[tmp_path / "broken"])
-        assert status == expected
-        assert "ImportError: broken" in errors
-        assert "pictures are missing" in errors
-        assert json.loads((tmp_path / "out" / "report.json").read_text())["totals"]["offered"] == 1
-
-
 async def test_run_leaves_out_trace_rows_of_0_tokens_and_says_so(replica: EmulatedReplica, tmp_path: Path) -> None:
     trace, row = tmp_path / "trace.jsonl", '{{"at": 0.1, "prompt_tokens": 40, "output_tokens": {}}}\n'
     trace.write_text(row.format(5) + row.format(0) * 3 + row.format(5))
     options = ["--target", replica.url, "--model", "m", "--trace", str(trace)]
-    status, out, _ = await run(*options, "--max-late", "5000", "--out", str(tmp_path / "out"), "--no-png")
+    status, out, _ = await run(*options, "--max-late", "5000", "--out", str(tmp_path / "out"))
     assert status == 0
     assert "3 rows of the trace were left out" in out
     about = json.loads((tmp_path / "out" / "report.json").read_text())["about"]
@@ -308,12 +291,14 @@ def test_requests_without_a_named_tier_count_as_default() -> None:
 
 
 async def test_files_of_an_earlier_run_are_removed_before_a_new_run(replica: EmulatedReplica, tmp_path: Path) -> None:
-    for name in ("report.json", "report.html", "run.json", "requests.npy", "misses.png", "notes.txt"):
+    for name in ("report.json", "report.html", "run.json", "requests.npy", "misses.svg", "notes.txt"):
         (tmp_path / name).write_text("earlier")
     options = ["--model", "m", "--workload", LINE, "--rate", "100", "--duration", "0.2", "--max-late", "5000"]
-    status, _, errors = await run("--target", replica.url, *options, "--no-png", "--out", str(tmp_path))
+    status, _, errors = await run("--target", replica.url, *options, "--out", str(tmp_path))
     assert status == 0, errors
-    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "report.html", "report.json", "requests.npy", "run.json"]
+    others = {name for name in os.listdir(tmp_path) if not name.endswith(".svg")}
+    assert others == {"notes.txt", "report.html", "report.json", "requests.npy", "run.json"}
+    assert (tmp_path / "misses.svg").read_text() != "earlier"
     assert (tmp_path / "notes.txt").read_text() == "earlier" != (tmp_path / "report.html").read_text()
 
 
@@ -336,8 +321,8 @@ def test_run_without_an_answering_target_keeps_the_earlier_results(
 def test_every_report_picture_is_in_the_list_of_removable_files(tmp_path: Path) -> None:
     mixed = report(read_run(written(tmp_path / "mixed", MIXED)), read_rows(tmp_path / "mixed"), made_policy())
     stepped = made(tmp_path / "stepped", served(steps(10, 20, 30, 60, 90)))
-    drawn = {f"{picture.name}.png" for found in (mixed, stepped) for picture in pictures(found)}
-    assert "over-load.png" in drawn
+    drawn = {f"{picture.name}.svg" for found in (mixed, stepped) for picture in pictures(found)}
+    assert "over-load.svg" in drawn
     assert drawn <= set(OURS)
 
 
@@ -367,7 +352,7 @@ def test_run_with_an_impossible_host_name_exits_with_1(host: str, tmp_path: Path
 async def test_run_with_every_request_refused_has_its_own_exit_status(replica: EmulatedReplica, tmp_path: Path) -> None:
     status, _, said = await run(
         *("--target", replica.url, "--model", "other", "--workload", LINE, "--duration", "1", "--no-probe"),
-        *("--out", str(tmp_path), "--no-png", "--max-late", "60000"),
+        *("--out", str(tmp_path), "--max-late", "60000"),
     )
     assert status == 1, said
     assert re.search(r"Nothing counts: (\d+) of \1 requests are in no share: \1 invalid: 404", said)

@@ -102,12 +102,12 @@ def test_experiment_page_has_its_figures_and_one_picture(tmp_path: Path) -> None
     assert "| a | b |" not in page
     assert "`other`" not in page
     assert f"## Missed\n\n{WHY['calibration']}" in page
-    assert "![A chart](pic.png)" in page
-    first = (tmp_path / "pic.png").read_bytes()
-    assert first.startswith(b"\x89PNG")
-    assert not (tmp_path / "other.png").exists()
+    assert "![A chart](pic.svg)" in page
+    first = (tmp_path / "pic.svg").read_bytes()
+    assert first.startswith(b"<svg")
+    assert not (tmp_path / "other.svg").exists()
     write_page("calibration", "What.", found, SHORT, tmp_path, 90.0)
-    assert (tmp_path / "pic.png").read_bytes() == first
+    assert (tmp_path / "pic.svg").read_bytes() == first
 
 
 def test_experiment_figures_are_written_with_their_interval() -> None:
@@ -301,7 +301,7 @@ def test_figures_are_written_even_where_no_picture_can_be_drawn(
     findings.charts.append(Chart("floors", "", "", "", []))
     with pytest.raises(OSError, match="full"):
         write_page("tiers", "Tiers.", findings, SHORT, tmp_path, 90.0)
-    assert "floors.png" in (tmp_path / "tiers.md").read_text()
+    assert "floors.svg" in (tmp_path / "tiers.md").read_text()
 
 
 def test_progress_of_a_map_names_the_job_and_its_number() -> None:

@@ -194,7 +194,7 @@ def reported(folder: Path, policy: str | None) -> str:
     file = folder / "policy.yaml"
     file.write_text(policy or "")
     given = [] if policy is None else ["--policy", str(file)]
-    made = CliRunner().invoke(app, ["report", str(folder), "--no-png", *given])
+    made = CliRunner().invoke(app, ["report", str(folder), *given])
     assert made.exit_code == 0, made.output
     file.unlink()
     return str(folder)

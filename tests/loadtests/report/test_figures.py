@@ -240,13 +240,13 @@ def test_report_warns_of_a_single_generator_stall(tmp_path: Path) -> None:
 
 def test_report_of_a_late_generator_is_written_with_an_exit_status_of_its_own(tmp_path: Path) -> None:
     folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)], policy="p.yaml")
-    done = CliRunner().invoke(app, ["report", str(folder), "--no-png"])
+    done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 3
     told = " ".join(done.stderr.split())
     assert told.startswith("Do not trust this report: the generator was late. Lower the rate, or")
     assert json.loads((folder / "report.json").read_text())["trusted"] is False
     assert "Not to be trusted" in (folder / "report.html").read_text()
-    assert CliRunner().invoke(app, ["report", str(folder), "--allow-late", "--no-png"]).exit_code == 0
+    assert CliRunner().invoke(app, ["report", str(folder), "--allow-late"]).exit_code == 0
 
 
 def test_report_over_time_counts_answers_when_they_ended(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from loadtests.charts.chart import Chart
-from loadtests.charts.png import draw
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome
 from loadtests.report.figures import report
@@ -53,11 +52,6 @@ def test_report_page_is_complete_and_fetches_nothing(tmp_path: Path) -> None:
     for drawing in drawings:
         ElementTree.fromstring(drawing)
         assert "nan" not in drawing
-
-
-def test_every_picture_is_drawn_as_a_png(tmp_path: Path) -> None:
-    for picture in pictures(made(tmp_path)):
-        assert draw(picture, tmp_path).read_bytes().startswith(b"\x89PNG")
 
 
 def test_report_summary_has_cached_prompts_by_tier_if_answers_report_them(tmp_path: Path) -> None:
@@ -168,8 +162,6 @@ def test_run_shorter_than_a_second_has_no_rates(tmp_path: Path) -> None:
     told = "– requests/s offered, – of them good; ended while requests were sent: – answers/s, – output tokens/s;"
     assert told in out.export_text()
     assert "Nothing to draw" in page(found)
-    for picture in pictures(found):
-        draw(picture, tmp_path)
 
 
 def test_terminal_says_which_answers_the_throughput_counts(tmp_path: Path) -> None:

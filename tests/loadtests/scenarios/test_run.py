@@ -69,7 +69,7 @@ def test_scenario_runs_from_end_to_end(tmp_path: Path) -> None:
         assert report["totals"]["finished"] > 40
         answered = {replica: of["finished"] for replica, of in report["replicas"].items()}
         assert answered["r2"] < 0.6 * answered["r1"], "it was dead for three quarters of the time"
-    assert (out / "it-goodput.png").exists()
+    assert (out / "it-goodput.svg").exists()
     assert "| round-robin | 4" in (tmp_path / "it.md").read_text()
     page = (out / "scenario.html").read_text()
     assert "A replica dies" in page

@@ -8,12 +8,13 @@ import httptools
 
 from gateway.core.request import Endpoint
 from gateway.core.results import Callback, Reason
-from gateway.proxy.handler import Caller, RequestHandler
+from gateway.proxy.callers import Caller
+from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.turns import SHORT_BYTES
 from gateway.wire.errors.replies import OPENAI, Problem
 from gateway.wire.http.headers import Beginning, RequestHead, asks_websocket, read_head, without_upgrade
-from gateway.wire.http.lines import number
+from gateway.wire.http.lines import Names, number
 from gateway.wire.malformed import malformed
 from gateway.wire.target import POSTS, read_target
 
@@ -32,6 +33,7 @@ class RequestReader:
     __slots__ = (
         "_beginning",
         "_body_bytes",
+        "_callback",
         "_clock",
         "_handler",
         "_head_done",
@@ -56,8 +58,10 @@ class RequestReader:
         "wants_continue",
     )
 
-    def __init__(self, handler: RequestHandler, limits: ConnectionLimits) -> None:
+    def __init__(self, handler: RequestHandler, limits: ConnectionLimits, callback: Callback = Callback.CLIENT) -> None:
+        """`callback`: as which a bug in this reader is counted."""
         self._handler = handler
+        self._callback = callback
         self._clock = handler.driver.clock
         self._limits = limits
         self._beginning = Beginning()
@@ -140,7 +144,7 @@ class RequestReader:
             # httptools turns an exception of a callback into this parser error. Such an error is a bug, not the
             # client's fault.
             raised, supervisor = callback.__context__, self._handler.driver.supervisor
-            supervisor.caught(Callback.CLIENT, raised if isinstance(raised, Exception) else callback)
+            supervisor.caught(self._callback, raised if isinstance(raised, Exception) else callback)
             return Problem(Reason.INTERNAL)
         except httptools.HttpParserError as exc:
             return Problem(Reason.BAD_REQUEST, f"The request is not well-formed HTTP: {exc}")
@@ -207,12 +211,11 @@ class RequestReader:
         version = "1.1" if head.http_11 else parser.get_http_version()
         self.is_http_11 = version == "1.1"
         self.keep_alive = self.is_http_11 and parser.should_keep_alive()
-        handler = self._handler
         self.problem = malformed(version, head)
         if self.problem is not None:
             self._is_urgent = True
             return
-        self.endpoint, self.caller, self.problem = handler.check(parser.get_method(), self.path, head)
+        self.problem = self._check(head)
         length = head.fields.get(b"content-length")
         if length is not None and not 0 <= number(length) <= self._limits.max_body_bytes:
             self.problem = self.problem or self._limits.too_large()
@@ -223,6 +226,11 @@ class RequestReader:
             self.wants_continue = self.problem is None
         elif length is not None and number(length) > SHORT_BYTES:
             self._admit_unread()
+
+    def _check(self, head: RequestHead) -> Problem | None:
+        """Find endpoint and caller, or a problem, of a well-formed head."""
+        self.endpoint, self.caller, problem = self._handler.check(self.method, self.path, head)
+        return problem
 
     def _admit_unread(self) -> None:
         """Refuse the request before its long body is read, if its head or the limits of its tenant allow that. Such a
@@ -237,18 +245,22 @@ class RequestReader:
 
     def _read_head(self) -> RequestHead:
         """Parse the head, even if it is incomplete: an error answer depends on its path, key and error format."""
+        handler = self._handler
         raw = self._raw_head if isinstance(self._raw_head, bytes) else bytes(self._raw_head)
-        head = self.head = read_head(raw, self._handler.names, self._beginning)
+        head = self._read_lines(raw, handler.names)
+        self.dialect = handler.dialect(self.path, head)
+        if head.has_origin:
+            handler.greet(self._parser.get_method(), head, raw)
+        return head
+
+    def _read_lines(self, raw: bytes, names: Names) -> RequestHead:
+        head = self.head = read_head(raw, names, self._beginning)
         path = self._url.partition(b"?")[0] if QUESTION_MARK in self._url else self._url
         if path not in POSTS:
             path, authority = read_target(path)
             if authority is not None and b"host" in head.fields:
                 head.fields[b"host"] = authority
         self.path = path
-        handler = self._handler
-        self.dialect = handler.dialect(path, head)
-        if head.has_origin:
-            handler.greet(self._parser.get_method(), head, raw)
         return head
 
     def on_body(self, body: bytes) -> None:

@@ -21,20 +21,22 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.core.results import Callback, Reason
-from gateway.proxy.client_writer import TRANSPORT_HIGH_WATER_BYTES
+from gateway.proxy.client.request_reader import RequestReader
+from gateway.proxy.client_writer import TRANSPORT_HIGH_WATER_BYTES, AnswerUnderWay
 from gateway.proxy.count_tokens import CountAsker, CountUnderWay
 from gateway.proxy.decoding import BodyIntake
-from gateway.proxy.exchange import Client, Exchange
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.occupancy import Occupancy
-from gateway.proxy.request_reader import RequestReader
+from gateway.proxy.services import Client
 from gateway.proxy.turns import TINY_BYTES
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
-from gateway.wire.http.headers import status_line
 from gateway.wire.http.lines import CR, LF
-from gateway.wire.request import Parsed, parse_in_parts
+from gateway.wire.http.written_heads import status_line
+from gateway.wire.parsed import Parsed
+from gateway.wire.request import parse_in_parts
 from gateway.wire.target import COUNTING
 
 
@@ -75,7 +77,7 @@ class ClientConnection(Client):
         self._clock = handler.driver.clock
         self._phase = _IDLE
         self._keep_alive = True
-        self._exchange: Exchange | CountUnderWay | None = None
+        self._exchange: Exchange | AnswerUnderWay | None = None
         self._occupancy: Occupancy | None = None
         """Counter of the pool that serves the current request; None if none does."""
         self._intake: BodyIntake | None = None
@@ -181,11 +183,15 @@ class ClientConnection(Client):
             self.write(b"".join((status_line(204), head.cors, head.preflight, b"\r\n")))
             self.done()
         else:
-            found = self._handler.read(reader.path, reader.caller)
-            if isinstance(found, Problem):
-                self._refuse(found)
-            else:
-                self._answer_read(*found)
+            self._answer_plain(reader, body)
+
+    def _answer_plain(self, reader: RequestReader, body: bytes) -> None:
+        """Answer a request that no replica answers."""
+        found = self._handler.read(reader.path, reader.caller)
+        if isinstance(found, Problem):
+            self._refuse(found)
+        else:
+            self._answer_read(*found)
 
     def _enter(self, body: bytes) -> None:
         """Start the exchange of the complete request, or reject it."""
@@ -258,10 +264,13 @@ class ClientConnection(Client):
         """Send the answer to a request for a count."""
         self._answer_read(200, body, b"x-request-id: %b\r\nrequest-id: %b\r\n" % (rid, rid))
 
-    def _write_rejection(self, problem: Problem, close: bool) -> None:
+    def _rejection(self, problem: Problem, close: bool) -> bytes:
         reader = self._reader
-        answer = self._handler.rejection(reader.dialect, problem, reader.head, reader.caller, close=close)
-        if reader.method == b"HEAD":
+        return self._handler.rejection(reader.dialect, problem, reader.head, reader.caller, close=close)
+
+    def _write_rejection(self, problem: Problem, close: bool) -> None:
+        answer = self._rejection(problem, close)
+        if self._reader.method == b"HEAD":
             answer = answer[: answer.index(b"\r\n\r\n") + 4]
         self.write(answer)
 
@@ -397,7 +406,7 @@ class ClientConnection(Client):
         The driver ends a request under way, and frees its resources.
         """
         exchange = self._exchange
-        if isinstance(exchange, CountUnderWay):
+        if isinstance(exchange, AnswerUnderWay):
             exchange.leave(Reason.INTERNAL)
             self._exchange = exchange = None
         if exchange is None:
