@@ -124,9 +124,9 @@ class Controller(Inspector):
         if not tokens:
             self.lifecycle.stirred(attempt)
             return commands
-        was_open = attempt.replica.open
+        was_free = attempt.replica.is_free
         self.lifecycle.progress(attempt, tokens)
-        if attempt.replica.open and not was_open:
+        if attempt.replica.is_free and not was_free:
             self.scheduler.offer(attempt.replica.pool, True)
         return commands
 

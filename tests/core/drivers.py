@@ -485,7 +485,7 @@ class Driver:
         self._check_ejections(pool)
         spare = [r for r in having if r.in_flight < r.slots]
         behind = [r for r in spare if r.unprefilled_tokens >= pool.prefill_limit or not r.has_kv_room]
-        assert pool.open == [r for r in spare if r not in behind]
+        assert pool.free_replicas == [r for r in spare if r not in behind]
         assert pool.below_max == [r for r in pool.replicas.values() if r.in_flight < r.max_slots]
         assert all(r.slots <= r.max_slots and bool(r.slots) == bool(r.max_slots) for r in pool.replicas.values())
         assert pool.spare == sum(r.slots - r.in_flight for r in spare)

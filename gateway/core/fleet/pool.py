@@ -128,7 +128,7 @@ class Pool(Slots[Replica]):
             self.names.listed(gone, frozenset())
             gone.cache.clear()
             gone.slots = gone.max_slots = gone.places = 0
-            gone.open = gone.below_max = False
+            gone.is_free = gone.below_max = False
         self.refresh(now)
 
     def refresh(self, now: float) -> None:
@@ -146,11 +146,11 @@ class Pool(Slots[Replica]):
         self.probes = [r for r in self.probes if r.state is ReplicaState.EJECTED and self._has(r)]
         states = {replica.state for replica in self.replicas.values() if replica.slots}
         self._is_tried = ReplicaState.PROBING in states and len(states) > 1
-        self.open = []
+        self.free_replicas = []
         self.below_max = []
         self.places = 0
         for replica in self.replicas.values():
-            replica.open = replica.below_max = False
+            replica.is_free = replica.below_max = False
             replica.places = 0
             self.recount(replica, now)
             self.sync_max(replica)
@@ -282,12 +282,12 @@ class Pool(Slots[Replica]):
     @property
     def full(self) -> bool:
         """Whether learned bounds leave no room at any replica."""
-        return not self.open
+        return not self.free_replicas
 
     @property
     def saturated(self) -> bool:
         """Whether a new request of a tier with mode `enforce` would have to wait."""
-        return not self.open or len(self.queue) > 0
+        return not self.free_replicas or len(self.queue) > 0
 
     @property
     def headroom(self) -> float:
@@ -321,7 +321,7 @@ class Pool(Slots[Replica]):
         if request.prefix.blocks and not by_max and self.knows_caches:
             free = free + self._warm(request)
         free = with_model(free, self.names, request)
-        if self.is_bound(request):
+        if self.is_pinned(request):
             free = [replica for replica in free if replica is home]
             if home is not None and not home.slots and home.keeps_state and home is not avoid:
                 takes = takes_now(home, request)
@@ -342,14 +342,14 @@ class Pool(Slots[Replica]):
             return None
         return self.router.pick(free, random, request.prefix, self.request_tokens, home)
 
-    def is_bound(self, request: Request) -> bool:
+    def is_pinned(self, request: Request) -> bool:
         """Whether a request may be served only by its home replica."""
         return request.stored is not None or (self.spec.strict_sessions and request.session is not None)
 
     def home(self, request: Request) -> Replica | None:
         """The replica of the stored response that `request` continues, or else the first in its session's hash order.
 
-        The home of a bound request may be out of use. Any other home is in use and not much busier than the mean.
+        The home of a pinned request may be out of use. Any other home is in use and not much busier than the mean.
         """
         if request.stored is not None:
             return self.replicas.get(request.stored.replica)
@@ -391,7 +391,7 @@ class Pool(Slots[Replica]):
 
     def _ready(self, by_max: bool) -> list[Replica]:
         """Replicas with a free slot. Those in backoff are left out while any other is in use, even a busy one."""
-        free = self.below_max if by_max else self.open
+        free = self.below_max if by_max else self.free_replicas
         if self.backoffs:
             ready = [replica for replica in free if not self.is_backing_off(replica)]
             free = ready if ready or self._is_any_without_backoff() else free
@@ -410,7 +410,7 @@ class Pool(Slots[Replica]):
         """Tokens of a prompt that are left to read at the usable replica with the longest cached part."""
         if not request.prefix.blocks:
             return prompt_tokens
-        home = self.home(request) if self.is_bound(request) else None
+        home = self.home(request) if self.is_pinned(request) else None
         held = holding(request.prefix, self.holders)
         usable = [home] if home is not None else [r for r in self.replicas.values() if r.cache in held and r.slots]
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)

@@ -124,13 +124,13 @@ class BaseReplica(RoutingTarget):
         "drained",
         "health",
         "held_tokens",
+        "is_free",
         "kv",
         "kv_headroom",
         "learned",
         "longest_tokens",
         "max_slots",
         "models",
-        "open",
         "paused",
         "places",
         "proven_tokens",
@@ -191,8 +191,8 @@ class BaseReplica(RoutingTarget):
         self.budget = StepBudget()
         self.bound: CapacityBound | None = CapacityBound.SLOTS
         """The bound that kept requests away when the counts last changed; None if the replica has room."""
-        self.open = False
-        """Whether the replica is in `Slots.open`."""
+        self.is_free = False
+        """Whether the replica is in `Slots.free_replicas`."""
         self.below_max = False
         """Whether the replica is in `Slots.below_max`."""
         self.places = 0

@@ -86,7 +86,7 @@ class Retries:
         if live.attempts > 1:
             return None
         replica = failed.replica.pool.pick(live.request, live.needs_tokens, self._random.random(), failed.replica)
-        if replica is None and not in_pool and not failed.replica.pool.is_bound(live.request):
+        if replica is None and not in_pool and not failed.replica.pool.is_pinned(live.request):
             replica = self._other_pool(live, failed)
         return (
             replica
@@ -110,7 +110,7 @@ class Retries:
         tier = live.request.tier
         return (
             live.attempts == 1
-            and not replica.pool.is_bound(live.request)
+            and not replica.pool.is_pinned(live.request)
             and tier.retry.budget > 0.0
             and self._extra.left >= others + 1.0
             and bool(replica.pool.candidates(live.request))

@@ -250,7 +250,7 @@ def _awaited(admission: Admission, offer: Offer) -> tuple[str, str]:
     if free:
         return "home", "the replica of its session, or with its prompt in the cache, is busy"
     is_enforced = tier.admission.mode is AdmissionMode.ENFORCE
-    if not (pool.open if is_enforced else pool.below_max):
+    if not (pool.free_replicas if is_enforced else pool.below_max):
         bounds = [replica.bound for replica in pool.replicas.values() if is_enforced and replica.bound is not None]
         bound = usual(bounds) or CapacityBound.SLOTS
         return bound.value, f"no replica has room, most by their {bound.value} bound"

@@ -91,7 +91,7 @@ class Lifecycle:
             learner.opened(attempt, now)
         slot.prediction = attempt.facts
         self.arm(live)
-        if not live.visible and not replica.open and attempt.facts is not None:
+        if not live.visible and not replica.is_free and attempt.facts is not None:
             # No first token will be seen. So a timer serves the queue at the time when this prompt is expected to be
             # read.
             self._timers.advance(live.request.id, now + attempt.facts.ttft_s)

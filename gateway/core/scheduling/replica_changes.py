@@ -76,7 +76,7 @@ class ReplicaChanges:
     def _replace_lost(self, pool: Pool) -> None:
         """Place queued requests again, or refuse them, if their home (down, drained, silent) or their model is lost."""
         for live in self._state.waiting(pool):
-            home = pool.home(live.request) if pool.is_bound(live.request) else None
+            home = pool.home(live.request) if pool.is_pinned(live.request) else None
             if (home is not None and not home.keeps_state) or not pool.may_serve(live.request):
                 self._place_again(live)
 
