@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.deadlines import next_deadline
-from gateway.core.fleet.health import CAPPED
-from gateway.core.fleet.judge import most_slow
+from gateway.core.fleet.health.replica_health import CAPPED
+from gateway.core.fleet.judging.terms import most_slow
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.offer import Offer

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.fleet.evidence import EjectionReason
+from gateway.core.fleet.health.evidence import EjectionReason
 from gateway.core.policy import (
     AdmissionMode,
     AdmissionSpec,

@@ -14,11 +14,11 @@ from gateway.core.estimators.rates import DrainRate
 from gateway.core.fleet.autoscale import Demand
 from gateway.core.fleet.contexts import Contexts
 from gateway.core.fleet.eligibility import ServedNames, by_load, eased_in, takes_now, with_adapter, with_model
-from gateway.core.fleet.evidence import EjectionReason
-from gateway.core.fleet.health import SWEEP_S
+from gateway.core.fleet.health.evidence import EjectionReason
+from gateway.core.fleet.health.replica_health import SWEEP_S
 from gateway.core.fleet.imputed_load import ImputedLoad
-from gateway.core.fleet.judge import Judge
-from gateway.core.fleet.prefix_index import Holders, holding
+from gateway.core.fleet.judging.judge import Judge
+from gateway.core.fleet.prefix_cache.prefix_index import Holders, holding
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill, OwnRouter
 from gateway.core.fleet.slot import Slots
@@ -198,7 +198,7 @@ class Pool(Slots[Replica]):
         health = self.spec.health
         self.probes = []
         busy = False
-        self.judge.fade(list(self.replicas.values()))
+        self.judge.answers.fade(list(self.replicas.values()))
         if health.ejection is None:
             for replica in self.replicas.values():
                 if not replica.health.is_typical:
@@ -330,9 +330,9 @@ class Pool(Slots[Replica]):
             free = [replica for replica in free if self.contexts.fits(needs_tokens, replica)]
         if request.adapter:
             free = with_adapter(free, request.adapter)
-        if self._is_tried and self.judge.doubts(request):
+        if self._is_tried and self.judge.answers.doubts(request):
             free = [replica for replica in free if replica.state is not ReplicaState.PROBING]
-        if self.judge.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
+        if self.judge.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
             free = [replica for replica in free if not replica.health.suspected] or free
         if avoid is not None:
             free = [replica for replica in free if replica is not avoid]

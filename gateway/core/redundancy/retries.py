@@ -47,7 +47,7 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
 BAD_GATEWAY: Final = 502
 
 # Statuses of refusals that may be the replica's fault, e.g. because it lacks the model. The request is retried if the
-# other replicas refuse less often (fleet/judge.py).
+# other replicas refuse less often (fleet/judging/judge.py).
 OWN_REFUSALS: Final = (403, 404)
 
 # Backoff of a replica that answers 429 or 503, doubled with each such answer in a row. Without a backoff, a replica

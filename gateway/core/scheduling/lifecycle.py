@@ -9,8 +9,8 @@ from gateway.core.admission.adapters import end_way
 from gateway.core.admission.promises import is_lost
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.deadlines import next_deadline
-from gateway.core.fleet.evidence import EVIDENCE, seen_of
-from gateway.core.fleet.health import SWEEP_S
+from gateway.core.fleet.health.evidence import EVIDENCE, seen_of
+from gateway.core.fleet.health.replica_health import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.policy import AdmissionMode
@@ -129,7 +129,7 @@ class Lifecycle:
         committed already.
         """
         live, now = attempt.live, self._call.now
-        attempt.replica.health.heard(now)
+        attempt.replica.health.silence.heard(now)
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool = attempt.replica.pool
@@ -153,7 +153,7 @@ class Lifecycle:
         now = self._call.now
         attempt.slot.progress(tokens, now - attempt.last_at, now)
         attempt.tokens = tokens
-        attempt.replica.health.heard(now)
+        attempt.replica.health.silence.heard(now)
         for learner in self._learners:
             learner.progress(attempt, tokens, now)
         attempt.last_at = now
@@ -163,7 +163,7 @@ class Lifecycle:
     def stirred(self, attempt: Attempt) -> None:
         """Record that a part of an answer has come whose tokens cannot be seen. The rest must follow in time."""
         now = self._call.now
-        attempt.replica.health.heard(now)
+        attempt.replica.health.silence.heard(now)
         attempt.has_begun = True
         attempt.last_at = now
         if attempt.live.outcome is None:
@@ -190,7 +190,7 @@ class Lifecycle:
         attempt.live.open.remove(attempt)
         full = pool.headroom <= 0.0
         if EVIDENCE[seen_of(finish)].is_answer:
-            replica.health.heard(now)
+            replica.health.silence.heard(now)
         left_tokens = attempt.left_tokens(finish.end, now)
         attempt.slot.release(finish.end, left_tokens, now)
         if finish.end not in UNREAD:

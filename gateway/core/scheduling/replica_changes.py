@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core.fleet.evidence import EjectionReason
-from gateway.core.fleet.health import SWEEP_S
-from gateway.core.fleet.judge import LATE_FACTOR
+from gateway.core.fleet.health.evidence import EjectionReason
+from gateway.core.fleet.health.replica_health import SWEEP_S
+from gateway.core.fleet.judging.judge import LATE_FACTOR
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer
 from gateway.core.request_state import Attempt, RequestState

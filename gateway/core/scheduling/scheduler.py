@@ -195,7 +195,7 @@ class Scheduler:
         """An ejected replica that is due for a probe, or else `replica`. Suspects and fresh failures never probe."""
         now = self._call.now
         is_suspect = live.body_hash is not None and self._quarantine.knows(live.body_hash, now)
-        if is_suspect or replica.pool.judge.doubts(live.request):
+        if is_suspect or replica.pool.judge.answers.doubts(live.request):
             return replica
         return replica.pool.probe(live.request, now) or replica
 
