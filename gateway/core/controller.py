@@ -108,7 +108,7 @@ class Controller(Inspector):
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         live = attempt.live
-        attempt.replica.health.heard(now)
+        attempt.replica.health.silence.heard(now)
         if live.committed is None and live.outcome is None and not attempt.cancelled:
             self.lifecycle.commit(attempt)
             self.lifecycle.arm(live)
@@ -124,9 +124,9 @@ class Controller(Inspector):
         if not tokens:
             self.lifecycle.stirred(attempt)
             return commands
-        was_open = attempt.replica.open
+        was_free = attempt.replica.is_free
         self.lifecycle.progress(attempt, tokens)
-        if attempt.replica.open and not was_open:
+        if attempt.replica.is_free and not was_free:
             self.scheduler.offer(attempt.replica.pool, True)
         return commands
 
@@ -245,7 +245,7 @@ class Controller(Inspector):
                 attempt.facts.teach_nothing()
         for pool in self.state.fleet:
             for replica in pool.replicas.values():
-                replica.health.forgive(late_s, now)
+                replica.health.silence.forgive(late_s, now)
         return commands
 
     def wake_at(self) -> float:

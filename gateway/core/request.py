@@ -8,7 +8,7 @@ as long. Their `__init__` is written out, because that of `dataclass` is not com
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -179,3 +179,16 @@ class Request:
     def visible(self) -> bool:
         """Whether the tokens of its answer can be seen one by one as they come."""
         return self.stream or self.assembled
+
+    def for_model(self, model: Model) -> Request:
+        """A copy that falls back to `model`, without that which only the present model or its engines understand."""
+        return replace(
+            self,
+            model=model,
+            fallback_of=self.model.name,
+            asked_model="",
+            is_token_ids=False,
+            adapter="",
+            stored=None,
+            truncates=False,
+        )

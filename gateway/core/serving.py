@@ -89,28 +89,4 @@ def fallback_of(request: Request) -> Request | None:
         return None
     if request.endpoint not in GENERATING or request.is_token_ids or not request.policy.route(model, request.tier):
         return None
-    return Request(
-        id=request.id,
-        policy=request.policy,
-        tier=request.tier,
-        model=model,
-        tenant=request.tenant,
-        endpoint=request.endpoint,
-        stream=request.stream,
-        prompt_bytes=request.prompt_bytes,
-        prompt_exact=request.prompt_exact,
-        max_tokens=request.max_tokens,
-        choices=request.choices,
-        body_bytes=request.body_bytes,
-        head_at=request.head_at,
-        body_at=request.body_at,
-        batch=request.batch,
-        body_hash=request.body_hash,
-        slo=request.slo,
-        assembled=request.assembled,
-        prefix=request.prefix,
-        split=request.split,
-        session=request.session,
-        fallback_of=request.model.name,
-        comeback=request.comeback,
-    )
+    return request.for_model(model)

@@ -13,7 +13,7 @@ from typing import Final
 
 import orjson
 
-from gateway.core.fleet.cache_evidence import BYTES_PER_TOKEN
+from gateway.core.fleet.prefix_cache.cache_evidence import BYTES_PER_TOKEN
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
 from gateway.core.results import Outcome, Record

@@ -15,27 +15,13 @@ from hypothesis import strategies as st
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.deadlines import next_deadline
-from gateway.core.fleet.health import CAPPED
-from gateway.core.fleet.judge import most_slow
+from gateway.core.fleet.health.replica_health import CAPPED
+from gateway.core.fleet.judging.terms import most_slow
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.offer import Offer
-from gateway.core.policy import (
-    AdmissionMode,
-    AdmissionSpec,
-    Caps,
-    Ejection,
-    Health,
-    Limits,
-    Model,
-    OnTotal,
-    Policy,
-    PoolSpec,
-    ReplicaSpec,
-    Retry,
-    Tier,
-    Timeouts,
-)
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, OnTotal, Policy, Retry, Tier
+from gateway.core.pool_spec import Ejection, Health, PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.prediction import Ahead, Forecast
 from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.request import Request
@@ -485,7 +471,7 @@ class Driver:
         self._check_ejections(pool)
         spare = [r for r in having if r.in_flight < r.slots]
         behind = [r for r in spare if r.unprefilled_tokens >= pool.prefill_limit or not r.has_kv_room]
-        assert pool.open == [r for r in spare if r not in behind]
+        assert pool.free_replicas == [r for r in spare if r not in behind]
         assert pool.below_max == [r for r in pool.replicas.values() if r.in_flight < r.max_slots]
         assert all(r.slots <= r.max_slots and bool(r.slots) == bool(r.max_slots) for r in pool.replicas.values())
         assert pool.spare == sum(r.slots - r.in_flight for r in spare)

@@ -298,8 +298,8 @@ class AnyBoundDriver(AnyDriver):
         if not hasattr(self, "driver"):
             return
         for pool in self.driver.controller.state.fleet:
-            unbound = [queued.request for queued in pool.queue if not pool.is_bound(queued.request)]
-            assert not any(pool.ready(each.tier) for each in unbound if not each.prefix.blocks)
+            unpinned = [queued.request for queued in pool.queue if not pool.is_pinned(queued.request)]
+            assert not any(pool.ready(each.tier) for each in unpinned if not each.prefix.blocks)
 
 
 class AnyAdaptedDriver(AnyDriver):

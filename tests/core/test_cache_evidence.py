@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fleet.cache_evidence import MEMORY_TOKENS, MIN_OTHERS, CacheEvidence
+from gateway.core.fleet.prefix_cache.cache_evidence import MEMORY_TOKENS, MIN_OTHERS, CacheEvidence
 from gateway.core.sample import Sample
 
 from .made import STEADY

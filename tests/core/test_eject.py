@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.core.commands import Dispatch
 from gateway.core.estimators.severity import Severity
-from gateway.core.fleet.evidence import EjectionReason, Observation
-from gateway.core.fleet.judge import most_slow
+from gateway.core.fleet.health.evidence import EjectionReason, Observation
+from gateway.core.fleet.judging.terms import most_slow
 from gateway.core.snapshot import ReplicaState
 
 from .made import STEADY, policy, pool

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, Policy, Timeouts
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, Policy
+from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sessions import Session
 from gateway.core.slo import Objective, Slo
 from tests.interpreted import interpreted
 
-from .made import NEVER_TOO_LATE, policy, pool, tier
+from .made import NEVER_TOO_LATE, a_request, policy, pool, tier
 from .oracle import ENFORCE, SLO, Oracle
 from .playbook import Story, commit, dispatch, ended, play, refuse
 
@@ -230,3 +231,11 @@ def test_shortened_cap_does_not_follow_a_request_to_another_pool() -> None:
     story.arrives("a").arrives("b", max_tokens=500).sent("a").first_token("a").whatever()
     oracle.e2e = False
     story.fails("r1").expect(dispatch("x1", of="b", max_tokens=400, degraded=False))
+
+
+def test_copy_for_another_model_differs_only_in_what_belongs_to_the_first_model() -> None:
+    made = rules()
+    asked = a_request(1, made, 5.0, model="m", adapter="a", session=Session("digest", 7), truncates=True, batch=2)
+    other = asked.for_model(made.models["small"])
+    assert (other.model.name, other.fallback_of, other.adapter, other.truncates) == ("small", "m", "", False)
+    assert asked == replace(other, model=asked.model, fallback_of="", adapter="a", truncates=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.fleet.routing import ROUTERS
-from gateway.core.policy import Ejection, Health, Hedge, Model, Retry, Tier
+from gateway.core.policy import Hedge, Model, Retry, Tier
+from gateway.core.pool_spec import Ejection, Health
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample
 from gateway.core.scheduling.explanation import PlacementExplanation
@@ -126,7 +127,7 @@ def test_ejected_replica_gets_no_probe_for_a_model_that_it_does_not_list() -> No
     running = story.controller.state.fleet.pool("p")
     assert running is not None
     request = asks(story, "a", "a").controller.state.requests[story.ids["a"]].request
-    running.probes.append(running.replicas["r2"])
+    running.probes.due.append(running.replicas["r2"])
     assert running.probe(request, story.now) is None
 
 

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.fleet.prefix_index import Holders, PrefixIndex, holding
+from gateway.core.fleet.prefix_cache.prefix_index import Holders, PrefixIndex, holding
 from gateway.core.fleet.routing import LeastPrefill, RoutingTarget
 from gateway.core.request import NO_PREFIX, Prefix
 

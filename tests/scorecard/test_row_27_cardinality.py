@@ -8,7 +8,7 @@ import re
 import httpx
 
 from gateway.app import Gateway
-from gateway.core.fleet.evidence import EjectionReason
+from gateway.core.fleet.health.evidence import EjectionReason
 from gateway.core.redundancy.hedging import HedgeDenied
 from gateway.core.results import AttemptOutcome, HedgeResult, Outcome, Reason
 from gateway.observe.metrics.facts import Decided, RefusalFamily

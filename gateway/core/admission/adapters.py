@@ -69,8 +69,8 @@ def end_way(adapter: str, pool: Pool) -> None:
 
 
 def _able(request: Request, replicas: list[Replica], pool: Pool) -> list[Replica]:
-    """Those of `replicas` that may serve the request: all, or its home alone if it is bound to that."""
-    if not pool.is_bound(request):
+    """Those of `replicas` that may serve the request: all, or its home alone if it is pinned to that."""
+    if not pool.is_pinned(request):
         return replicas
     home = pool.home(request)
     return [replica for replica in replicas if replica is home]
@@ -80,6 +80,6 @@ def _kind(request: Request, pool: Pool) -> tuple[bool, str, str]:
     """Returns whether only one replica may serve the request, the name of that replica, and the model or adapter. If
     one request is blocked, so are all others with the same values.
     """
-    is_bound = pool.is_bound(request)
-    home = pool.home(request) if is_bound else None
-    return is_bound, "" if home is None else home.spec.name, sent_name(request)
+    is_pinned = pool.is_pinned(request)
+    home = pool.home(request) if is_pinned else None
+    return is_pinned, "" if home is None else home.spec.name, sent_name(request)

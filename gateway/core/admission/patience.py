@@ -35,7 +35,7 @@ class Patience:
         Without overtaking, requests that wait for busy replicas with their prompts would keep all others from the free
         replicas.
         """
-        return pool.knows_caches and bool(pool.open) and pool.queue.of_tier(tier).count >= LOOKED_AHEAD
+        return pool.knows_caches and bool(pool.free_replicas) and pool.queue.of_tier(tier).count >= LOOKED_AHEAD
 
     def waits_for_own(self, offer: Offer, replica: Replica, now: float) -> bool:
         """Whether the request waits for another replica that has more of its prompt cached, though `replica` could take

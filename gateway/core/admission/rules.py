@@ -157,7 +157,7 @@ class FasterReplica(AdmissionRule):
 
     def decide(self, case: Case) -> Decision | None:
         offer, pool = case.offer, case.offer.pool
-        if case.replica is None or pool.is_bound(offer.request):
+        if case.replica is None or pool.is_pinned(offer.request):
             return None
         for replica in pool.candidates(offer.request)[:LOOKED_AT]:
             if replica is case.replica or not pool.contexts.fits(offer.needs_tokens, replica):
@@ -241,7 +241,7 @@ class Spill(AdmissionRule):
 
     def decide(self, case: Case) -> Decision | None:
         offer, request = case.offer, case.offer.request
-        if offer.pool.is_bound(request):
+        if offer.pool.is_pinned(request):
             return None
         for spec in request.policy.route(request.model, request.tier):
             if offer.pool.spec.name not in spec.spill_from or not spec.takes(offer.prompt_tokens, request.batch):

@@ -1,4 +1,4 @@
-"""Rates of events: arrivals, the drain rate of a queue, and the rate at which one tier of it is served."""
+"""Sums that are forgotten exponentially. Rates of events: arrivals, the drain of a queue, and the service of a tier."""
 
 from __future__ import annotations
 
@@ -19,30 +19,64 @@ remembered.
 """
 
 
-class Rate:
-    """Events or amounts per second, forgotten exponentially with time constant `tau_s`."""
+class Decay:
+    """Exponential forgetting of sums that are kept beside it: after `tau_s` seconds, 1 / e of them is left."""
 
-    __slots__ = ("_at", "_tau_s", "count")
+    __slots__ = ("latest_at", "tau_s")
 
     def __init__(self, tau_s: float) -> None:
-        self._tau_s = tau_s
-        self.count = 0.0
-        """Sum of the amounts, each forgotten up to the latest one."""
-        self._at = 0.0
+        self.tau_s = tau_s
+        self.latest_at = 0.0
+        """Time up to which the sums are forgotten."""
+
+    def kept(self, now: float) -> float:
+        """Share (0-1) of the sums that is left at `now`."""
+        return math.exp((self.latest_at - now) / self.tau_s)
+
+    def forget(self, now: float) -> float:
+        """Go on to `now`. Returns the factor (0-1) for the sums."""
+        kept = math.exp((self.latest_at - now) / self.tau_s)
+        self.latest_at = now
+        return kept
+
+    def left_of(self, at: float) -> float:
+        """Share (0-1) of what was added at `at` that is left at `latest_at`."""
+        return math.exp((at - self.latest_at) / self.tau_s)
+
+
+class Decayed(Decay):
+    """One such sum of amounts, or count of events."""
+
+    __slots__ = ("sum",)
+
+    def __init__(self, tau_s: float) -> None:
+        super().__init__(tau_s)
+        self.sum = 0.0
+        """Sum as of `latest_at`."""
 
     def add(self, now: float, amount: float = 1.0) -> None:
         """Count an event of size `amount` at `now`."""
-        self.count = self.count * math.exp((self._at - now) / self._tau_s) + amount
-        self._at = now
+        self.sum = self.sum * math.exp((self.latest_at - now) / self.tau_s) + amount
+        self.latest_at = now
 
     def take_back(self, at: float, now: float, amount: float = 1.0) -> None:
         """Take back what is left at `now` of an event of size `amount` that was counted at `at`."""
-        left = self.count * math.exp((self._at - now) / self._tau_s) - amount * math.exp((at - now) / self._tau_s)
-        self.count, self._at = max(0.0, left), now  # rounding must not leave a rate below 0
+        kept = self.forget(now)
+        self.sum = max(0.0, self.sum * kept - amount * self.left_of(at))  # rounding must not leave less than 0
+
+    def at(self, now: float) -> float:
+        """The sum at `now`."""
+        return self.sum * self.kept(now) if self.sum else 0.0
+
+
+class Rate(Decayed):
+    """Events or amounts per second."""
+
+    __slots__ = ()
 
     def per_s(self, now: float) -> float:
         """The rate at `now`."""
-        return self.count * math.exp((self._at - now) / self._tau_s) / self._tau_s if self.count else 0.0
+        return self.at(now) / self.tau_s
 
 
 class OpeningRate:
@@ -54,15 +88,17 @@ class OpeningRate:
     events at a typical rate. Below `ENOUGH_S` of saturated time, the rate over all time is a lower bound.
     """
 
-    __slots__ = ("_all", "_all_at", "_last_at", "_seconds", "count")
+    __slots__ = ("_all", "_decay", "_is_saturated", "_seconds", "count")
 
     def __init__(self) -> None:
         self.count = 0.0
         """Number of events in saturated time, forgotten exponentially."""
         self._seconds = 0.0
-        self._last_at: float | None = None
-        self._all = 0.0
-        self._all_at = 0.0
+        self._decay = Decay(DRAIN_TAU_S)
+        """Forgetting of `count` and `_seconds`. Its time does not pass while it is not saturated."""
+        self._is_saturated = False
+        """Whether the time since the latest event counts, if it is saturated at the next one too."""
+        self._all = Decayed(DRAIN_TAU_S)
 
     def per_s(self, typical_per_s: float) -> float | None:
         """The rate; None before any saturated time."""
@@ -70,24 +106,24 @@ class OpeningRate:
             return None
         missing_s = max(0.0, DRAIN_WINDOW_S - self._seconds)
         rate = (self.count + missing_s * typical_per_s) / (self._seconds + missing_s)
-        return rate if self._seconds > ENOUGH_S else max(rate, (self._all - 0.5) / DRAIN_TAU_S)
+        return rate if self._seconds > ENOUGH_S else max(rate, (self._all.sum - 0.5) / DRAIN_TAU_S)
 
     def add(self, saturated: bool, now: float) -> None:
         """Count an event at `now`. `saturated`: whether a new request would have had to wait just before the event."""
-        self._all = self._all * math.exp((self._all_at - now) / DRAIN_TAU_S) + 1.0
-        self._all_at = now
-        last, self._last_at = self._last_at, now if saturated else None
-        if last is None or not saturated:
-            return
-        gap_s = now - last
-        kept = math.exp(-gap_s / DRAIN_TAU_S)
-        self.count = self.count * kept + 1.0
-        self._seconds = self._seconds * kept + gap_s
+        self._all.add(now)
+        decay, was_saturated, self._is_saturated = self._decay, self._is_saturated, saturated
+        if was_saturated and saturated:
+            gap_s = now - decay.latest_at
+            kept = decay.forget(now)
+            self.count = self.count * kept + 1.0
+            self._seconds = self._seconds * kept + gap_s
+        else:
+            decay.latest_at = now
 
     def take_back(self, at: float) -> None:
         """Take back an event that was counted at `at` in saturated time. The time stays: it was saturated."""
-        self.count = max(0.0, self.count - math.exp((at - (self._last_at or at)) / DRAIN_TAU_S))
-        self._all = max(0.0, self._all - math.exp((at - self._all_at) / DRAIN_TAU_S))
+        self.count = max(0.0, self.count - (self._decay.left_of(at) if self._is_saturated else 1.0))
+        self._all.take_back(at, self._all.latest_at)
 
 
 class DrainRate:
@@ -130,11 +166,12 @@ class TurnRate:
     Counts and waiting time are forgotten exponentially with time constant `TURN_TAU_S`.
     """
 
-    __slots__ = ("_at", "_count", "_seconds", "_waits")
+    __slots__ = ("_count", "_decay", "_seconds", "_waits")
 
     def __init__(self) -> None:
-        self._count = self._seconds = self._at = 0.0
-        """As of `_at`: requests sent, and seconds in which some waited."""
+        self._decay = Decay(TURN_TAU_S)
+        self._count = self._seconds = 0.0
+        """Requests sent, and seconds in which some waited, both forgotten by `_decay`."""
         self._waits = False
 
     def began(self, now: float) -> None:
@@ -149,7 +186,7 @@ class TurnRate:
 
     def take_back(self, at: float) -> None:
         """Take back a request that was sent at `at`, because no engine worked on it."""
-        self._count = max(0.0, self._count - math.exp((at - self._at) / TURN_TAU_S))
+        self._count = max(0.0, self._count - self._decay.left_of(at))
 
     def stopped(self, now: float) -> None:
         """The last queued request left, sent or refused."""
@@ -157,10 +194,9 @@ class TurnRate:
         self._waits = False
 
     def _settle(self, now: float) -> None:
-        kept = math.exp((self._at - now) / TURN_TAU_S)
+        kept = self._decay.forget(now)
         self._count *= kept
         self._seconds = self._waited_s(kept)
-        self._at = now
 
     def _waited_s(self, kept: float) -> float:
         """The waiting time at the time at which the share `kept` (0-1) of the counts is not forgotten."""
@@ -168,6 +204,6 @@ class TurnRate:
 
     def per_s(self, now: float) -> float | None:
         """The rate; None if too little of it is remembered."""
-        kept = math.exp((self._at - now) / TURN_TAU_S)
+        kept = self._decay.kept(now)
         count, seconds = self._count * kept, self._waited_s(kept)
         return count / seconds if count > FEW_TURNS and seconds > FEW_TURN_S else None

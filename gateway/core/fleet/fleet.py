@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.fleet.evidence import EVIDENCE, Says, checked, seen_of, text_of
-from gateway.core.fleet.health import UNREACHED
+from gateway.core.fleet.health.evidence import EVIDENCE, Says, checked, seen_of, text_of
+from gateway.core.fleet.health.replica_health import UNREACHED
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import Policy, Tier
 from gateway.core.request import Request
@@ -41,7 +41,7 @@ class Fleet:
                     replica.begin(now)
             else:
                 pool.configure(spec, now)
-            pool.least_urgent = _least_urgent(policy, name)
+            pool.probes.least_urgent = _least_urgent(policy, name)
             self._pools[name] = pool
         for gone in old.values():
             gone.configure(replace(gone.spec, replicas=()))
@@ -92,7 +92,7 @@ class Fleet:
             before, health = each.health.state, each.pool.spec.health
             each.health.saw(seen, health, now, text_of(finish, request.endpoint))
             if EVIDENCE[seen].says in (Says.ALIVE, Says.ODD):
-                each.pool.judge.answered(each, seen, request.tenant, body, health, now)
+                each.pool.judge.answers.answered(each, seen, request.tenant, body, health, now)
             if self._moved(each, before, now):
                 moved.append(each)
         return moved
@@ -135,8 +135,8 @@ class Fleet:
             if sample.waiting is not None and sample.running is not None:
                 replica.learned.scraped(sample.waiting, sample.running, replica.in_flight)
         if sample.generated_tokens is not None:
-            replica.health.counted(sample.generated_tokens, bool(sample.running or sample.waiting), now)
-        seen = checked(sample, replica.health.said_at)
+            replica.health.silence.counted(sample.generated_tokens, bool(sample.running or sample.waiting), now)
+        seen = checked(sample, replica.health.silence.said_at)
         if seen is None:
             return False
         state = replica.health.state
@@ -163,14 +163,14 @@ class Fleet:
                 replica.health.cooled(health, now)
                 if replica.health.state is ReplicaState.DOWN:
                     soonest_s = min(soonest_s, replica.health.cools_in_s(health, now))
-            soonest_s = min(soonest_s, pool.check(now), pool.end_backoffs(now) - now)
+            soonest_s = min(soonest_s, pool.check(now), pool.backoffs.end_due(now) - now)
             pool.refresh(now)
         return soonest_s
 
     @property
     def doubts(self) -> bool:
         """Whether any body or tenant failed lately, so that new requests need a `body_hash`."""
-        return any(pool.judge.doubted for pool in self._pools.values())
+        return any(pool.judge.answers.doubted for pool in self._pools.values())
 
     def cools_in_s(self, pool_name: str, now: float) -> float:
         """Seconds until a pool whose replicas are all down may have a usable replica again; at least

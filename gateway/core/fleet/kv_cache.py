@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.rates import Decay
 from gateway.core.sample import Sample
 
 MIN_FRACTION: Final = 0.05
@@ -41,15 +42,15 @@ class KvCache:
     report. Also counts preemptions.
     """
 
-    __slots__ = ("_at", "_preempted", "_sent", "_total", "capacity_tokens")
+    __slots__ = ("_decay", "_preempted", "_sent", "_total", "capacity_tokens")
 
     def __init__(self) -> None:
         self.capacity_tokens: float | None = None
         """Size in tokens; None until a scrape has shown it."""
         self._total: int | None = None
-        self._preempted = 0.0
-        self._sent = 0.0
-        self._at = 0.0
+        self._preempted = self._sent = 0.0
+        """Numbers of preemptions and of requests sent, both forgotten by `_decay`."""
+        self._decay = Decay(PREEMPTIONS_TAU_S)
 
     def sent(self, now: float) -> None:
         """Count a request that was sent to the replica."""
@@ -110,7 +111,6 @@ class KvCache:
         return self._preempted / self._sent if self._sent >= MIN_SENT else 0.0
 
     def _fade(self, now: float) -> None:
-        kept = math.exp((self._at - now) / PREEMPTIONS_TAU_S)
+        kept = self._decay.forget(now)
         self._preempted *= kept
         self._sent *= kept
-        self._at = now

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from gateway.core.estimators.attempt_prediction import AttemptPrediction
+from gateway.core.fleet.adapters import Adapters
 from gateway.core.fleet.concurrency_limit import ConcurrencyLimit
-from gateway.core.fleet.evidence import Observation
-from gateway.core.fleet.health import CAPPED, ReplicaHealth
+from gateway.core.fleet.health.replica_health import CAPPED, ReplicaHealth
 from gateway.core.fleet.kv_cache import KvCache
 from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.fleet.step_budget import StepBudget
-from gateway.core.policy import ReplicaSpec
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.request import Request
 from gateway.core.sample import Sample
 from gateway.core.sessions import key_of
@@ -37,79 +37,6 @@ class UnreadPrompt:
         """Predicted latencies; None without a prediction."""
 
 
-class Adapters:
-    """LoRA adapters of one replica: those that it lists, and those in use.
-
-    Only the gateway's own requests decide whether one more adapter fits. A scrape only adds adapters that other
-    gateways loaded, and only while the engine is busy: an idle vLLM still names the adapters of its last step.
-    """
-
-    __slots__ = ("_own", "_scraped", "awaited", "leaving", "limit", "listed")
-
-    def __init__(self) -> None:
-        self.listed: frozenset[str] = frozenset()
-        self.limit: int | None = None
-        """Limit on the adapters in one batch (vLLM: --max-loras); None if unknown."""
-        self.leaving = ""
-        """Adapter that gets no more requests here, so that `awaited` can be loaded; empty if there is none."""
-        self.awaited = ""
-        self._own: dict[str, int] = {}
-        """Number of attempts under way, by adapter."""
-        self._scraped: frozenset[str] = frozenset()
-
-    def observe(self, sample: Sample) -> None:
-        """Learn the adapters from a list of models, or from a scrape."""
-        if sample.adapters is not None:
-            self.listed = frozenset(sample.adapters)
-        if sample.max_adapters is not None:
-            self.limit = sample.max_adapters
-        if sample.active_adapters is not None:
-            is_busy = bool(sample.running or sample.waiting)
-            self._scraped = frozenset(sample.active_adapters) if is_busy else frozenset()
-
-    def opened(self, name: str) -> None:
-        """An attempt for this adapter was sent."""
-        self._own[name] = self._own.get(name, 0) + 1
-
-    def closed(self, name: str) -> None:
-        """An attempt for this adapter has ended."""
-        left = self._own[name] - 1
-        if left:
-            self._own[name] = left
-        else:
-            del self._own[name]
-            if name == self.leaving:
-                self.make_way("", "")
-
-    def make_way(self, leaving: str, awaited: str) -> None:
-        """Send no more requests for `leaving`, so that `awaited` can be loaded. A call with two empty names ends
-        this.
-        """
-        self.leaving, self.awaited = leaving, awaited
-
-    def loaded(self) -> tuple[str, ...]:
-        """Adapters with requests, from this gateway or others, sorted."""
-        return tuple(sorted(self._scraped.union(self._own)))
-
-    def has_loaded(self, name: str) -> bool:
-        """Whether the replica has requests for this adapter, from this gateway or others."""
-        return name in self._own or name in self._scraped
-
-    def takes(self, adapter: str) -> bool:
-        """Whether the adapter is listed, and is loaded or has room to be loaded."""
-        return adapter in self.listed and self.has_room(adapter)
-
-    def has_room(self, name: str) -> bool:
-        """Whether a request for this adapter fits beside the requests that this gateway has sent."""
-        if name == self.leaving:
-            return False
-        return name in self._own or self.limit is None or len(self._own) < self.limit
-
-    def in_use(self) -> dict[str, int]:
-        """Number of attempts under way, by adapter."""
-        return dict(self._own)
-
-
 class BaseReplica(RoutingTarget):
     """One engine, without its pool. Decisions use the gateway's own counts; the last scrape is kept beside them."""
 
@@ -124,13 +51,13 @@ class BaseReplica(RoutingTarget):
         "drained",
         "health",
         "held_tokens",
+        "is_free",
         "kv",
         "kv_headroom",
         "learned",
         "longest_tokens",
         "max_slots",
         "models",
-        "open",
         "paused",
         "places",
         "proven_tokens",
@@ -191,8 +118,8 @@ class BaseReplica(RoutingTarget):
         self.budget = StepBudget()
         self.bound: CapacityBound | None = CapacityBound.SLOTS
         """The bound that kept requests away when the counts last changed; None if the replica has room."""
-        self.open = False
-        """Whether the replica is in `Slots.open`."""
+        self.is_free = False
+        """Whether the replica is in `Slots.free_replicas`."""
         self.below_max = False
         """Whether the replica is in `Slots.below_max`."""
         self.places = 0
@@ -300,21 +227,12 @@ class BaseReplica(RoutingTarget):
         """Record that the tokens of one more stream are awaited, or of one less."""
         if awaited:
             if not self.streams:
-                self.health.asked(now)
+                self.health.silence.asked(now)
             self.streams += 1
         else:
             self.streams -= 1
             if not self.streams:
-                self.health.has_no_work(now)
-
-    def silence(self, now: float) -> tuple[Observation, float]:
-        """The kind of the replica's silence, and its seconds."""
-        health = self.health
-        if self.streams:
-            return Observation.STREAMS_SILENT, now - health.heard_at
-        if self.in_flight and health.generated is not None:
-            return Observation.COUNT_STANDS, health.stood_at - max(health.moved_at, health.heard_at)
-        return Observation.WHOLE_SILENT, now - health.heard_at
+                self.health.silence.has_no_work(now)
 
     @property
     def state(self) -> ReplicaState:

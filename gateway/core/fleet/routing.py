@@ -7,7 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from gateway.core.fleet.prefix_index import PrefixIndex, holding
+from gateway.core.fleet.prefix_cache.prefix_index import PrefixIndex, holding
 from gateway.core.request import NO_PREFIX, Prefix
 
 # In a fleet of up to this size, all replicas are compared. In a larger fleet, two random replicas are compared, so the

@@ -52,7 +52,7 @@ class Slots(Generic[R]):
         """Rate at which requests end. Requests that no engine has read took no room, and do not count."""
         self.prompts = Rate(PROMPTS_TAU_S)
         """Unread prompt tokens that were sent, per second."""
-        self.open: list[R] = []
+        self.free_replicas: list[R] = []
         """Replicas that have room under all bounds, sorted by rank."""
         self.below_max: list[R] = []
         """Replicas that have room under the configured bounds alone, sorted by rank. Tiers whose admission mode is not
@@ -98,23 +98,23 @@ class Slots(Generic[R]):
         return CapacityBound.PROMPTS if replica.unprefilled_tokens >= self.prefill_limit else None
 
     def sync(self, replica: R, now: float) -> bool:
-        """Update `open` after the counts of `replica` have changed. If `open` changes, `places` is updated too, and the
-        result is True.
+        """Update `free_replicas` after the counts of `replica` have changed. If it changes, `places` is updated too,
+        and the result is True.
         """
         replica.bound = self.bound(replica, now)
-        is_open = replica.bound is None
-        if is_open is replica.open:
+        is_free = replica.bound is None
+        if is_free is replica.is_free:
             return False
-        replica.open = is_open
-        if is_open:
-            insort(self.open, replica, key=_rank)
+        replica.is_free = is_free
+        if is_free:
+            insort(self.free_replicas, replica, key=_rank)
         else:
-            del self.open[bisect_left(self.open, replica.rank, key=_rank)]
+            del self.free_replicas[bisect_left(self.free_replicas, replica.rank, key=_rank)]
         self._count_places(replica, now)
         return True
 
     def recount(self, replica: R, now: float) -> None:
-        """Update `open` and `places` after `replica` got or lost a request, or its limits moved."""
+        """Update `free_replicas` and `places` after `replica` got or lost a request, or its limits moved."""
         if not self.sync(replica, now):
             self._count_places(replica, now)
 

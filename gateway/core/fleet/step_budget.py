@@ -17,7 +17,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.latency_model import STEP_AND_A_HALF
-from gateway.core.estimators.rates import Rate
+from gateway.core.estimators.rates import Decay, Rate
 from gateway.core.estimators.spread import PRIOR_DEVIATION
 from gateway.core.snapshot import CapacityBound
 
@@ -63,9 +63,9 @@ class StepBudget:
     """The load of one replica, the costs of its steps, and the limit on its mean step."""
 
     __slots__ = (
+        "_decay",
         "_planned_s",
         "_prompts",
-        "_seen_at",
         "_seen_s",
         "drift",
         "growth_tokens",
@@ -82,8 +82,11 @@ class StepBudget:
         self._prompts = Rate(PROMPTS_TAU_S)
         self.drift = 1.0
         """Factor on predicted steps, from the steps that streams have shown lately; 1 without evidence."""
-        self._seen_s = self._planned_s = self._seen_at = 0.0
-        """As of `_seen_at`: seconds of all streams between their reports, and those predicted for the same steps."""
+        self._decay = Decay(PROMPTS_TAU_S)
+        self._seen_s = self._planned_s = 0.0
+        """Seconds of all streams between their reports, and those predicted for the same steps, both forgotten by
+        `_decay`.
+        """
         self.prices: StepPrices | None = None
         """Costs of a step; None until known."""
         self.limit_s = math.inf
@@ -130,10 +133,9 @@ class StepBudget:
         """Learn that a stream got `steps` (>= 1) tokens in the last `seconds`, under the present load."""
         if self.prices is None:
             return
-        kept = math.exp((self._seen_at - now) / PROMPTS_TAU_S)
+        kept = self._decay.forget(now)
         self._seen_s = self._seen_s * kept + seconds
         self._planned_s = self._planned_s * kept + steps * self._mean_s(self.decode_s(held_tokens), now)
-        self._seen_at = now
         if self._planned_s <= 0.0:
             return  # all prices of decoding are zero so far: there is nothing to correct
         # One more stream that runs as predicted is assumed, because few gaps prove little.

@@ -47,7 +47,7 @@ FAILURES: Final[dict[AttemptOutcome, Reason]] = {
 BAD_GATEWAY: Final = 502
 
 # Statuses of refusals that may be the replica's fault, e.g. because it lacks the model. The request is retried if the
-# other replicas refuse less often (fleet/judge.py).
+# other replicas refuse less often (fleet/judging/judge.py).
 OWN_REFUSALS: Final = (403, 404)
 
 # Backoff of a replica that answers 429 or 503, doubled with each such answer in a row. Without a backoff, a replica
@@ -86,7 +86,7 @@ class Retries:
         if live.attempts > 1:
             return None
         replica = failed.replica.pool.pick(live.request, live.needs_tokens, self._random.random(), failed.replica)
-        if replica is None and not in_pool and not failed.replica.pool.is_bound(live.request):
+        if replica is None and not in_pool and not failed.replica.pool.is_pinned(live.request):
             replica = self._other_pool(live, failed)
         return (
             replica
@@ -110,7 +110,7 @@ class Retries:
         tier = live.request.tier
         return (
             live.attempts == 1
-            and not replica.pool.is_bound(live.request)
+            and not replica.pool.is_pinned(live.request)
             and tier.retry.budget > 0.0
             and self._extra.left >= others + 1.0
             and bool(replica.pool.candidates(live.request))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.deadlines import next_deadline
-from gateway.core.fleet.health import SWEEP_S
+from gateway.core.fleet.health.replica_health import SWEEP_S
 from gateway.core.fleet.pool import Pool
 from gateway.core.policy import OnTotal
 from gateway.core.request_state import RequestState

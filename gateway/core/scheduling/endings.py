@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.fleet.evidence import EVIDENCE, Says, may_kill, seen_of
+from gateway.core.fleet.health.evidence import EVIDENCE, Says, may_kill, seen_of
 from gateway.core.fleet.pool import Replica
 from gateway.core.redundancy.retries import NOT_ITS_FAULT, OWN_REFUSALS, is_retried
 from gateway.core.request_state import Attempt, RequestState, offer_of
@@ -33,7 +33,7 @@ class Endings:
         seen = seen_of(finish)
         live.body_hash = live.body_hash if finish.body_hash is None else finish.body_hash
         moved = self._fleet.ended(replica, finish, live.request, live.body_hash, self._call.now)
-        if EVIDENCE[seen].says is Says.ODD and replica.pool.judge.is_its_own(replica):
+        if EVIDENCE[seen].says is Says.ODD and replica.pool.judge.answers.is_its_own(replica):
             replica.pool.imputed.add(attempt.slot, self._forecaster.costs(replica.pool).stay_s, self._call.now)
         if finish.body_hash is not None and may_kill(seen):
             for other in self._life.suspect(live, replica, finish.body_hash):
@@ -71,7 +71,7 @@ class Endings:
         answer, replica = end is AttemptOutcome.COMPLETE or end is AttemptOutcome.REJECTED, attempt.replica
         if live.open and (own_refusal or not answer):
             self._life.arm(live)  # the other attempt may still be answered, and sets the deadline now
-        elif own_refusal and replica.pool.judge.differs(replica) and self._retry(live, attempt, in_pool=True):
+        elif own_refusal and replica.pool.judge.answers.differs(replica) and self._retry(live, attempt, in_pool=True):
             pass
         elif answer:
             self._life.answered(live, attempt, end)

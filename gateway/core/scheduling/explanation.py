@@ -241,7 +241,7 @@ def _awaited(admission: Admission, offer: Offer) -> tuple[str, str]:
     if free:
         return "home", "the replica of its session, or with its prompt in the cache, is busy"
     is_enforced = tier.admission.mode is AdmissionMode.ENFORCE
-    if not (pool.open if is_enforced else pool.below_max):
+    if not (pool.free_replicas if is_enforced else pool.below_max):
         bounds = [replica.bound for replica in pool.replicas.values() if is_enforced and replica.bound is not None]
         bound = usual(bounds) or CapacityBound.SLOTS
         return bound.value, f"no replica has room, most by their {bound.value} bound"
@@ -253,7 +253,7 @@ def _awaited(admission: Admission, offer: Offer) -> tuple[str, str]:
 def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedReplica]:
     adapter = request.adapter
     for name, replica in pool.replicas.items():
-        rests_s = pool.backoff_s(replica, now)
+        rests_s = pool.backoffs.left_s(replica, now)
         if replica.state is not ReplicaState.UP:
             yield ExcludedReplica(name, replica.state, _why_out(replica, now))
         elif not adapter and not replica.takes_name(sent_name(request)):

@@ -9,8 +9,8 @@ from gateway.core.admission.adapters import end_way
 from gateway.core.admission.promises import is_lost
 from gateway.core.commands import Cancel, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.deadlines import next_deadline
-from gateway.core.fleet.evidence import EVIDENCE, seen_of
-from gateway.core.fleet.health import SWEEP_S
+from gateway.core.fleet.health.evidence import EVIDENCE, seen_of
+from gateway.core.fleet.health.replica_health import SWEEP_S
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.policy import AdmissionMode
@@ -91,7 +91,7 @@ class Lifecycle:
             learner.opened(attempt, now)
         slot.prediction = attempt.facts
         self.arm(live)
-        if not live.visible and not replica.open and attempt.facts is not None:
+        if not live.visible and not replica.is_free and attempt.facts is not None:
             # No first token will be seen. So a timer serves the queue at the time when this prompt is expected to be
             # read.
             self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
@@ -129,13 +129,13 @@ class Lifecycle:
         committed already.
         """
         live, now = attempt.live, self._call.now
-        attempt.replica.health.heard(now)
+        attempt.replica.health.silence.heard(now)
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
             pool = attempt.replica.pool
             attempt.slot.prompt_read(now)
             if attempt.replica.refusals:
-                pool.accepted(attempt.replica)
+                pool.backoffs.accepted(attempt.replica)
             for learner in self._learners:
                 learner.first_token(attempt, now)
         if live.outcome is not None:
@@ -153,7 +153,7 @@ class Lifecycle:
         now = self._call.now
         attempt.slot.progress(tokens, now - attempt.last_at, now)
         attempt.tokens = tokens
-        attempt.replica.health.heard(now)
+        attempt.replica.health.silence.heard(now)
         for learner in self._learners:
             learner.progress(attempt, tokens, now)
         attempt.last_at = now
@@ -163,7 +163,7 @@ class Lifecycle:
     def stirred(self, attempt: Attempt) -> None:
         """Record that a part of an answer has come whose tokens cannot be seen. The rest must follow in time."""
         now = self._call.now
-        attempt.replica.health.heard(now)
+        attempt.replica.health.silence.heard(now)
         attempt.has_begun = True
         attempt.last_at = now
         if attempt.live.outcome is None:
@@ -190,7 +190,7 @@ class Lifecycle:
         attempt.live.open.remove(attempt)
         full = pool.headroom <= 0.0
         if EVIDENCE[seen_of(finish)].is_answer:
-            replica.health.heard(now)
+            replica.health.silence.heard(now)
         left_tokens = attempt.left_tokens(finish.end, now)
         attempt.slot.release(finish.end, left_tokens, now)
         if finish.end not in UNREAD:
@@ -216,7 +216,7 @@ class Lifecycle:
         """Begin a backoff of a replica that answered that it is busy. A complete answer ends the backoff."""
         pool, now = replica.pool, self._call.now
         if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
-            pool.accepted(replica)
+            pool.backoffs.accepted(replica)
         elif finish.end is AttemptOutcome.BUSY:
             replica.refusals += 1
             until = now + rest_s(replica.refusals, finish.retry_after_s)

@@ -74,14 +74,14 @@ class NextQueued:
         waits: set[tuple[str, str, bool]] = set()
         for queued in pool.queue.of_tier(head.request.tier).in_order():
             request, live = queued.request, self._requests[queued.request.id]
-            is_bound = pool.is_bound(request)
-            home = pool.home(request) if is_bound else None
+            is_pinned = pool.is_pinned(request)
+            home = pool.home(request) if is_pinned else None
             alike = (
                 "" if home is None else home.spec.name,
                 sent_name(request),
                 pool.contexts.tell_apart(queued.needs_tokens),
             )
-            if sent_name(request) in blocked or alike in waits or (is_bound and home is None):
+            if sent_name(request) in blocked or alike in waits or (is_pinned and home is None):
                 continue  # a request with the same home, model and context waits, or its home is gone
             replica = pool.pick(request, queued.needs_tokens, self._random.random())
             if replica is None:
@@ -95,10 +95,10 @@ def may_be_passed(head: QueuedRequest, pool: Pool) -> bool:
     """Whether requests behind `head` may be sent before it, because it waits for its home, or for a longer context,
     while another replica has room.
     """
-    is_tied = pool.is_bound(head.request) or pool.contexts.tell_apart(head.needs_tokens)
+    is_tied = pool.is_pinned(head.request) or pool.contexts.tell_apart(head.needs_tokens)
     return is_tied and has_room(pool, head.request.tier)
 
 
 def has_room(pool: Pool, tier: Tier) -> bool:
     """Whether any replica has a free slot, under the bounds that apply to `tier`."""
-    return bool(pool.open if tier.admission.mode is AdmissionMode.ENFORCE else pool.below_max)
+    return bool(pool.free_replicas if tier.admission.mode is AdmissionMode.ENFORCE else pool.below_max)

@@ -9,7 +9,7 @@ from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer, granted
-from gateway.core.policy import PoolSpec
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.request import GENERATING, Request
 from gateway.core.results import Outcome, Reason
 from gateway.core.serving import MAX_NAME, no_model
@@ -110,7 +110,7 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
         fitting = [spec for spec in route if spec.max_prompt_tokens == limit]
     for spec in fitting:
         pool = fleet.pool(spec.name)
-        if pool is not None and pool.is_bound(request):
+        if pool is not None and pool.is_pinned(request):
             home = pool.home(request)
             if home is not None and not home.keeps_state:
                 return _homeless(request, home, fleet.cools_in_s(spec.name, now))

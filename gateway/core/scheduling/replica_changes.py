@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.core.fleet.evidence import EjectionReason
-from gateway.core.fleet.health import SWEEP_S
-from gateway.core.fleet.judge import LATE_FACTOR
+from gateway.core.fleet.health.evidence import EjectionReason
+from gateway.core.fleet.health.replica_health import SWEEP_S
+from gateway.core.fleet.judging.judge import LATE_FACTOR
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer
 from gateway.core.request_state import Attempt, RequestState
@@ -76,7 +76,7 @@ class ReplicaChanges:
     def _replace_lost(self, pool: Pool) -> None:
         """Place queued requests again, or refuse them, if their home (down, drained, silent) or their model is lost."""
         for live in self._state.waiting(pool):
-            home = pool.home(live.request) if pool.is_bound(live.request) else None
+            home = pool.home(live.request) if pool.is_pinned(live.request) else None
             if (home is not None and not home.keeps_state) or not pool.may_serve(live.request):
                 self._place_again(live)
 

@@ -187,8 +187,8 @@ class Scheduler:
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
         """Send the request to `replica`, or to an ejected one as a probe, if any replica takes it."""
         pool, request = replica.pool, live.request
-        is_tied = bool(request.adapter) or pool.is_bound(request) or pool.contexts.tell_apart(live.needs_tokens)
-        if pool.probes and not live.attempts and not is_tied:
+        is_tied = bool(request.adapter) or pool.is_pinned(request) or pool.contexts.tell_apart(live.needs_tokens)
+        if pool.probes.due and not live.attempts and not is_tied:
             replica = self._probe(live, replica)
         self._life.open(live, replica, hedge)
 
@@ -196,7 +196,7 @@ class Scheduler:
         """An ejected replica that is due for a probe, or else `replica`. Suspects and fresh failures never probe."""
         now = self._call.now
         is_suspect = live.body_hash is not None and self._quarantine.knows(live.body_hash, now)
-        if is_suspect or replica.pool.judge.doubts(live.request):
+        if is_suspect or replica.pool.judge.answers.doubts(live.request):
             return replica
         return replica.pool.probe(live.request, now) or replica
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import InfoMetricFamily
 
-from gateway.core.fleet.evidence import EjectionReason
+from gateway.core.fleet.health.evidence import EjectionReason
 from gateway.core.sample import Sample
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot
 from gateway.observe.build_info import kind

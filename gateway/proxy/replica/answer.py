@@ -9,7 +9,7 @@ from abc import abstractmethod
 
 from msgspec import Raw
 
-from gateway.core.fleet.evidence import fails, seen_of
+from gateway.core.fleet.health.evidence import fails, seen_of
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback
 from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final, TypeAlias
 
-from gateway.core.fleet.cache_evidence import CacheEvidence
+from gateway.core.fleet.prefix_cache.cache_evidence import CacheEvidence
 from gateway.core.request import Prefix
 
 CAPACITY_BYTES: Final = 2**20

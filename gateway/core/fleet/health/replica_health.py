@@ -19,14 +19,14 @@ from enum import Enum, auto
 from typing import Final
 
 from gateway.core.estimators.severity import TYPICAL, Severity
-from gateway.core.fleet.evidence import EVIDENCE, EjectionReason, Observation, Says, fails
-from gateway.core.policy import Ejection, Health
+from gateway.core.fleet.health.answers import AnswerCounts, LastError
+from gateway.core.fleet.health.evidence import EVIDENCE, EjectionReason, Observation, Says, fails
+from gateway.core.fleet.health.silence import Silence
+from gateway.core.pool_spec import Ejection, Health
 from gateway.core.snapshot import HealthView, ReplicaState
 
 SWEEP_S: Final = 1.0
 """Seconds between two checks for outliers in a pool that has work."""
-FADE: Final = 0.9
-"""Each outlier check multiplies the counts of answers by this, so they cover about the last ten seconds."""
 LATELY: Final = 0.25
 """Weight of the latest probe in the running mean of probes."""
 
@@ -70,117 +70,6 @@ TRANSITIONS: Final[dict[tuple[ReplicaState, HealthEvent], ReplicaState]] = {
 }
 
 
-class AnswerCounts:
-    """Counts of the odd and failed answers of one replica. Recent ones count most."""
-
-    __slots__ = (
-        "all",
-        "all_odd",
-        "began_at",
-        "bodies",
-        "failed_by",
-        "odd",
-        "odd_by",
-        "odd_streak",
-        "rest",
-        "rest_odd",
-        "seen",
-        "streak",
-        "strikes",
-        "useful",
-        "window",
-        "window_odd",
-    )
-
-    def __init__(self, now: float = 0.0) -> None:
-        self.all = self.all_odd = 0
-        """Numbers of answers, and of odd ones, since the replica was last ejected."""
-        self.rest = self.rest_odd = 0
-        """The same of all others in the pool when the present streak began."""
-        self.seen = self.odd = 0.0
-        """Numbers of answers, and of odd ones, that fade."""
-        self.useful = 0
-        """Number of latest answers in a row that were not odd."""
-        self.window = self.window_odd = 0
-        """Number of answers, and of odd ones, in the present window."""
-        self.began_at = now
-        """Start of the present window."""
-        self.strikes = 0
-        self.odd_streak = self.streak = 0
-        """Numbers of odd answers, and of failures, since the last useful answer."""
-        self.failed_by: set[str] = set()
-        """Tenants of these failures, at most two."""
-        self.bodies: set[int] = set()
-        """Bodies of these failures, at most two. A body without a hash is one of its own."""
-        self.odd_by: set[str] = set()
-        """Tenants of odd answers since the latest window without a strike, at most two."""
-
-    def add(self, seen: Observation, tenant: str, body: int | None) -> None:
-        """Count an answer."""
-        odd = EVIDENCE[seen].says is Says.ODD
-        self.seen += 1.0
-        self.all += 1
-        self.window += 1
-        if not odd:
-            self.useful += 1
-            self.odd_streak = self.streak = 0
-            self.failed_by.clear()
-            self.bodies.clear()
-            return
-        self.odd += 1.0
-        self.all_odd += 1
-        self.window_odd += 1
-        self.useful = 0
-        self.odd_streak += 1
-        if len(self.odd_by) < 2:
-            self.odd_by.add(tenant)
-        if fails(seen):
-            self.streak += 1
-            if len(self.failed_by) < 2:
-                self.failed_by.add(tenant)
-            if len(self.bodies) < 2:
-                self.bodies.add(-self.streak if body is None else body)
-
-    def fade(self) -> None:
-        """Forget part of the counts."""
-        self.seen *= FADE
-        self.odd *= FADE
-
-    def begin(self, struck: bool, now: float) -> None:
-        """Begin the next window. `struck`: whether the present one is a strike."""
-        self.window = self.window_odd = 0
-        self.began_at = now
-        self.strikes = self.strikes + 1 if struck else 0
-        if not struck:
-            self.odd_by.clear()
-
-    @property
-    def share(self) -> float:
-        """Share of odd answers (0-1)."""
-        return self.odd / self.seen if self.seen > 0.0 else 0.0
-
-
-class LastError:
-    """The latest error of a replica, in words, and how often it came in a row."""
-
-    __slots__ = ("at", "count", "is_over", "text")
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.count = 0
-        self.at = 0.0
-        self.is_over = False
-        """Whether a useful answer came since."""
-
-    def add(self, text: str, now: float) -> None:
-        """Record an error."""
-        self.count = self.count + 1 if text == self.text and not self.is_over else 1
-        self.text, self.at, self.is_over = text, now, False
-
-    def __str__(self) -> str:
-        return f"{self.count} x {self.text}" if self.count else ""
-
-
 class ReplicaHealth:
     """State, evidence and ejection of one replica."""
 
@@ -194,21 +83,14 @@ class ReplicaHealth:
         "doubted",
         "ejections",
         "error",
-        "generated",
-        "heard_at",
-        "is_awaited",
         "itl",
         "lately",
-        "longest_s",
-        "moved_at",
         "out",
         "out_at",
         "probe_at",
         "proven",
-        "said_at",
-        "silent_s",
+        "silence",
         "state",
-        "stood_at",
         "suspected",
         "tried_at",
         "ttft",
@@ -234,20 +116,7 @@ class ReplicaHealth:
         self.answers = AnswerCounts()
         self.suspected = False
         """Whether its share of odd answers exceeds that of the others in its pool."""
-        self.said_at = 0.0
-        """Time of the last sign of life: tokens, an answer, or tokens counted in its metrics."""
-        self.heard_at = 0.0
-        """Start of the present silence. It is `said_at`, moved so that time without work does not count as silence."""
-        self.silent_s = 0.0
-        """Seconds for which the replica was already silent when its last request ended."""
-        self.is_awaited = False
-        """Whether it owes a sign of life. Only then a gap counts."""
-        self.longest_s = 0.0
-        """Longest silence (seconds) since the last outlier check."""
-        self.generated: int | None = None
-        """Tokens generated since its start, by its metrics; None if they do not tell."""
-        self.moved_at = self.stood_at = 0.0
-        """Times of the last scrape that found another count or no requests, and of the last one."""
+        self.silence = Silence()
         self.out: EjectionReason | None = None
         """Set while it is ejected."""
         self.out_at = 0.0
@@ -328,42 +197,6 @@ class ReplicaHealth:
         """Failures in a row: evidence of death, and failed answers."""
         return self.deaths + self.answers.streak
 
-    # ---- silence
-
-    def heard(self, now: float) -> None:
-        """Record a sign of life: tokens or an answer."""
-        gap_s = now - self.heard_at
-        if self.is_awaited and gap_s > self.longest_s:
-            self.longest_s = gap_s
-        self.heard_at = self.said_at = now
-
-    def counted(self, tokens: int, is_busy: bool, now: float) -> None:
-        """Take the engine's own count of generated tokens. More of them are a sign of life; so are fewer, since the
-        engine was restarted. The same count says something only if the engine has requests.
-        """
-        if self.generated is not None and tokens != self.generated:
-            self.heard(now)
-        if tokens != self.generated or not is_busy:
-            self.moved_at = now
-        self.generated, self.stood_at = tokens, now
-
-    def forgive(self, late_s: float, now: float) -> None:
-        """Leave out of all silences the time for which our own process stood still."""
-        self.heard_at = min(now, self.heard_at + late_s)
-        self.moved_at = min(now, self.moved_at + late_s)
-
-    def asked(self, now: float) -> None:
-        """Record that the replica owes a sign of life again: it has a stream."""
-        self.is_awaited = True
-        self.heard_at = now - self.silent_s
-
-    def has_no_work(self, now: float) -> None:
-        """Record that the replica owes no sign of life. If it was silent until then, the silence continues with its
-        next work.
-        """
-        self.silent_s = now - self.heard_at
-        self.is_awaited = False
-
     # ---- ejection and probes
 
     @property
@@ -394,8 +227,8 @@ class ReplicaHealth:
 
     def _forget(self, now: float) -> None:
         self.out = None
-        self.well_at = self.heard_at = now
-        self.silent_s = 0.0
+        self.well_at = now
+        self.silence.begin(now)
         self.ttft, self.itl = Severity(), Severity()
         self.ttft.began_at = self.itl.began_at = now
         self.answers, self.suspected = AnswerCounts(now), False
@@ -405,7 +238,7 @@ class ReplicaHealth:
         once.
         """
         is_due = now >= self.probe_at or self.proven > 0.0
-        return self.out is not None and is_due and (not in_flight or self.said_at > self.tried_at)
+        return self.out is not None and is_due and (not in_flight or self.silence.said_at > self.tried_at)
 
     def try_it(self, ejection: Ejection, now: float) -> None:
         """Record that a probe is sent."""

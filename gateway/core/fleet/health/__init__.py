@@ -1,0 +1,1 @@
+"""Health of one replica: observations of it, its state, its silence, its answers."""

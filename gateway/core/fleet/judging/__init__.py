@@ -1,0 +1,1 @@
+"""Compares the replicas of a pool, ejects outliers, and tries them again."""

@@ -1,0 +1,33 @@
+"""Terms of every ejection: the windows that lead to it, the probes that end it, and how many replicas may be out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.core.fleet.health.replica_health import CAPPED
+from gateway.core.fleet.replica import BaseReplica
+from gateway.core.pool_spec import Ejection
+
+STRIKES: Final = 3
+"""Windows in a row in which a replica has to stand out."""
+PROBES: Final = 2.0
+"""Total weight, or number, of probes needed to decide whether a replica is still an outlier."""
+PROOF: Final = 2.0
+"""To come back early, a replica needs good probes in a row with a weight of `PROBES` x this x its number of
+ejections.
+"""
+SMALL_SHARE: Final = 0.25
+"""This share of a pool, but at most two replicas and at least one, may be ejected even if `max_share` allows fewer."""
+
+
+def places(replicas: Sequence[BaseReplica], ejection: Ejection) -> int:
+    """Number of further replicas that may be ejected for slowness or odd answers."""
+    return most_slow(len(replicas), ejection.max_share) - sum(1 for r in replicas if r.health.out in CAPPED)
+
+
+def most_slow(replicas: int, share: float) -> int:
+    """How many of `replicas` may be ejected for slowness or odd answers at the same time. `share`: the policy's
+    `max_share`.
+    """
+    return max(1, min(2, int(SMALL_SHARE * replicas)), int(share * replicas))
