@@ -126,7 +126,7 @@ def test_ejected_replica_gets_no_probe_for_a_model_that_it_does_not_list() -> No
     running = story.controller.state.fleet.pool("p")
     assert running is not None
     request = asks(story, "a", "a").controller.state.requests[story.ids["a"]].request
-    running.probes.append(running.replicas["r2"])
+    running.probes.due.append(running.replicas["r2"])
     assert running.probe(request, story.now) is None
 
 

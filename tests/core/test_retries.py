@@ -256,7 +256,7 @@ def test_backoff_from_retry_after_of_a_replica_is_capped() -> None:
 def test_no_backoff_is_kept_for_a_removed_replica() -> None:
     story = play(policy(pool("p", "r1", "r2", slots=2))).arrives("a").sent("a").expect(dispatch("r1"))
     story.configured(policy(pool("p", "r2", slots=2))).finishes("a", AttemptOutcome.BUSY).expect(dispatch("r2"))
-    assert not any(pool.backoffs for pool in story.controller.state.fleet)
+    assert not any(pool.backoffs.until for pool in story.controller.state.fleet)
 
 
 def test_closing_attempt_counts_as_a_replica_failure_and_a_busy_one_does_not() -> None:

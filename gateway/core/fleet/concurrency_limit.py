@@ -15,8 +15,8 @@ Growth begins at 1, because the seats of a cold engine are unknown. The limit do
 as many requests as the limit allows. After the first second in which it runs fewer, growth stays small until the limit
 is reached again. TPOT and the KV cache have bounds of their own (step_budget.py, kv_cache.py).
 
-More requests than the limit may run, because the limit does not apply to tiers in shadow mode (pool.py). Such requests
-show that the engine has at least as many seats.
+More requests than the limit may run, because the limit does not apply to tiers in shadow mode (bounds.py). Such
+requests show that the engine has at least as many seats.
 
 Netflix's Gradient2 and Envoy's adaptive concurrency infer this limit from latency. Here latency is a weaker signal,
 since it grows with the length of prompts and with the load. A model fitted to latency would take a standing queue for

@@ -41,7 +41,7 @@ class Fleet:
                     replica.begin(now)
             else:
                 pool.configure(spec, now)
-            pool.least_urgent = _least_urgent(policy, name)
+            pool.probes.least_urgent = _least_urgent(policy, name)
             self._pools[name] = pool
         for gone in old.values():
             gone.configure(replace(gone.spec, replicas=()))
@@ -163,7 +163,7 @@ class Fleet:
                 replica.health.cooled(health, now)
                 if replica.health.state is ReplicaState.DOWN:
                     soonest_s = min(soonest_s, replica.health.cools_in_s(health, now))
-            soonest_s = min(soonest_s, pool.check(now), pool.end_backoffs(now) - now)
+            soonest_s = min(soonest_s, pool.check(now), pool.backoffs.end_due(now) - now)
             pool.refresh(now)
         return soonest_s
 

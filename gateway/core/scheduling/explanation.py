@@ -262,7 +262,7 @@ def _awaited(admission: Admission, offer: Offer) -> tuple[str, str]:
 def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedReplica]:
     adapter = request.adapter
     for name, replica in pool.replicas.items():
-        rests_s = pool.backoff_s(replica, now)
+        rests_s = pool.backoffs.left_s(replica, now)
         if replica.state is not ReplicaState.UP:
             yield ExcludedReplica(name, replica.state, _why_out(replica, now))
         elif not adapter and not replica.takes_name(sent_name(request)):

@@ -135,7 +135,7 @@ class Lifecycle:
             pool = attempt.replica.pool
             attempt.slot.prompt_read(now)
             if attempt.replica.refusals:
-                pool.accepted(attempt.replica)
+                pool.backoffs.accepted(attempt.replica)
             for learner in self._learners:
                 learner.first_token(attempt, now)
         if live.outcome is not None:
@@ -216,7 +216,7 @@ class Lifecycle:
         """Begin a backoff of a replica that answered that it is busy. A complete answer ends the backoff."""
         pool, now = replica.pool, self._call.now
         if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
-            pool.accepted(replica)
+            pool.backoffs.accepted(replica)
         elif finish.end is AttemptOutcome.BUSY:
             replica.refusals += 1
             until = now + rest_s(replica.refusals, finish.retry_after_s)

@@ -51,7 +51,8 @@ class RetryAfter:
         """
         if told_s is None:
             return None
-        waits = [wait_s for replica in pool.backoffs if (wait_s := pool.backoff_s(replica, now)) > 0.0]
+        rests = pool.backoffs
+        waits = [wait_s for replica in rests.until if (wait_s := rests.left_s(replica, now)) > 0.0]
         return min([told_s, *waits]) * (1.0 + TOLD_SPREAD * self._random.random())
 
     def jittered(self, wait_s: float) -> float:

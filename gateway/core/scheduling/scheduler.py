@@ -187,7 +187,7 @@ class Scheduler:
         """Send the request to `replica`, or to an ejected one as a probe, if any replica takes it."""
         pool, request = replica.pool, live.request
         is_tied = bool(request.adapter) or pool.is_pinned(request) or pool.contexts.tell_apart(live.needs_tokens)
-        if pool.probes and not live.attempts and not is_tied:
+        if pool.probes.due and not live.attempts and not is_tied:
             replica = self._probe(live, replica)
         self._life.open(live, replica, hedge)
 

@@ -36,7 +36,7 @@ A window ends when it has lasted two seconds and has five samples, overdue ones 
 an n-th of the samples is enough, but at least two: routing sends few requests to a much slower replica. In a pool of
 two, no replica is judged for slowness, because either may be the outlier. Only a share of the pool may be ejected for
 slowness or odd answers. Silent, failing and dead ones do not count towards it: they serve nobody. If too few replicas
-of a pool are healthy (`panic_share`), its slow replicas serve as well (pool.py).
+of a pool are healthy (`panic_share`), its slow replicas serve as well (bounds.py).
 """
 
 from __future__ import annotations
