@@ -19,7 +19,8 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
-from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.policy import PolicyErrors, load
 from gateway.policy.sections.hosts import is_loopback
 from gateway.sim.engine.profiles import PROFILES

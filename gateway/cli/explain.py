@@ -13,7 +13,8 @@ from rich.console import Console
 from gateway.cli.explanation import Asked, Explanation, Output, explain
 from gateway.cli.live import Unanswered, ask_gateway, show
 from gateway.cli.output import console, finite, print_errors, print_json, refuse_unused
-from gateway.core.policy import Limits, Timeouts
+from gateway.core.policy import Limits
+from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Endpoint
 from gateway.core.slo import Slo
 from gateway.policy import PolicyErrors, load

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.controller import Controller
-from gateway.core.policy import ANONYMOUS, Limits, Model, Policy, PoolSpec, Tier, Timeouts
+from gateway.core.policy import ANONYMOUS, Limits, Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec, Timeouts
 from gateway.core.request import Endpoint, Request
 from gateway.core.results import Reason
 from gateway.core.serving import arm_of, models_of, open_catch_all

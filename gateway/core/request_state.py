@@ -11,7 +11,7 @@ from gateway.core.estimators.ttft_guard import ShareGuard, TtftGuard
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD, Slot
 from gateway.core.offer import Offer
-from gateway.core.policy import Timeouts
+from gateway.core.pool_spec import Timeouts
 from gateway.core.prediction import Forecast
 from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.queueing.shares import FairShares

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypedDict
 
-from gateway.core.policy import Model, Policy, PoolSpec, Tier
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.serving import models_of, open_catch_all
 from gateway.fleet.models_json import ModelCard, names_of
 from gateway.wire.body.checks import can_name_model

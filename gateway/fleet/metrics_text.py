@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gateway.core.policy import EngineKind
+from gateway.core.pool_spec import EngineKind
 from gateway.core.sample import Sample
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.wire.numbers import MAX_COUNT, count, finite

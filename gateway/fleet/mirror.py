@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from gateway.core.policy import Mirror, Model, Policy, PoolSpec, ReplicaSpec
+from gateway.core.policy import Mirror, Model, Policy
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Endpoint
 from gateway.core.results import MirrorResult
 from gateway.fleet.fault import Failed, ReadFault

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.policy import EngineKind, Health, ReplicaSpec
+from gateway.core.pool_spec import EngineKind, Health, ReplicaSpec
 from gateway.core.request import Random
 from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.policy import PoolSpec, ReplicaSpec
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Random
 from gateway.core.sessions import Session, draw
 from gateway.fleet.fault import Failed, ReadFault

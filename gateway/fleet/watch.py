@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Random
 from gateway.core.sample import Sample
 from gateway.core.serving import open_catch_all

@@ -16,7 +16,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.core.policy import Policy, PoolSpec, ReplicaSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.plan.sizing import Load, Plan, plan
 from gateway.plan.terms import Terms
 from gateway.sim.analysis.compare import Comparison, Contender

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.core import policy as rules
+from gateway.core import pool_spec
 from gateway.core.slo import Objective, Slo
 from gateway.policy.checks import PERCENTILES
 from gateway.policy.schema import PolicyFile
@@ -67,11 +68,11 @@ def _mirror(section: MirrorSection) -> rules.Mirror:
     return rules.Mirror(section.to, section.share, section.limit, section.upstream or "")
 
 
-def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
-    return rules.PoolSpec(
+def _pool(name: str, section: PoolSection) -> pool_spec.PoolSpec:
+    return pool_spec.PoolSpec(
         name=name,
         replicas=tuple(spec for replica in section.replicas for spec in _ranks(replica)),
-        engine=rules.EngineKind(section.engine),
+        engine=pool_spec.EngineKind(section.engine),
         max_prompt_tokens=section.max_prompt_tokens,
         slots=section.slots,
         queue_limit=section.queue.limit,
@@ -84,26 +85,28 @@ def _pool(name: str, section: PoolSection) -> rules.PoolSpec:
         router=section.router,
         affinity=section.affinity.prefix,
         strict_sessions=section.affinity.strict,
-        sessions=rules.SessionKeys(section.affinity.header, tuple(map(rules.SessionKey, section.affinity.keys))),
+        sessions=pool_spec.SessionKeys(
+            section.affinity.header, tuple(map(pool_spec.SessionKey, section.affinity.keys))
+        ),
         health=_health(section.health),
         upstream_key=section.api_key,
         cache_key=section.cache_key if section.cache_isolation == "tenant" else None,
     )
 
 
-def _ranks(section: ReplicaSection) -> list[rules.ReplicaSpec]:
+def _ranks(section: ReplicaSection) -> list[pool_spec.ReplicaSpec]:
     name = section.name or section.url.removeprefix("http://")
     if section.dp == 1:
-        return [rules.ReplicaSpec(name, section.url)]
-    return [rules.ReplicaSpec(f"{name}#{rank}", section.url, rank) for rank in range(section.dp)]
+        return [pool_spec.ReplicaSpec(name, section.url)]
+    return [pool_spec.ReplicaSpec(f"{name}#{rank}", section.url, rank) for rank in range(section.dp)]
 
 
-def _timeouts(section: PoolTimeouts | TierTimeouts) -> rules.Timeouts:
-    return rules.Timeouts(section.queue, section.ttft, section.idle, section.total)
+def _timeouts(section: PoolTimeouts | TierTimeouts) -> pool_spec.Timeouts:
+    return pool_spec.Timeouts(section.queue, section.ttft, section.idle, section.total)
 
 
-def _health(section: HealthSection) -> rules.Health:
-    return rules.Health(
+def _health(section: HealthSection) -> pool_spec.Health:
+    return pool_spec.Health(
         path=section.path or "",
         interval_s=section.interval,
         timeout_s=section.timeout,
@@ -117,13 +120,13 @@ def _health(section: HealthSection) -> rules.Health:
     )
 
 
-def _ejection(section: EjectionSection) -> rules.Ejection | None:
-    if rules.EjectionMode(section.mode) is rules.EjectionMode.OFF:
+def _ejection(section: EjectionSection) -> pool_spec.Ejection | None:
+    if pool_spec.EjectionMode(section.mode) is pool_spec.EjectionMode.OFF:
         return None
-    return rules.Ejection(
+    return pool_spec.Ejection(
         slowdown=section.slowdown,
         time_s=section.time,
-        max_time_s=max(section.time, rules.Ejection().max_time_s),
+        max_time_s=max(section.time, pool_spec.Ejection().max_time_s),
         max_share=section.max_share,
         panic_share=section.panic,
         probe_s=section.canary,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.core.policy import Model, Policy, SessionKey, Tier
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.pool_spec import SessionKey
 
 MIN_TENANTS = 20
 """With at least this many tenants, a split by tenant is close to its weights."""

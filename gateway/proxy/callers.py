@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.core.policy import Model, Policy, PoolSpec, Tier
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.request import Endpoint
 from gateway.wire.apis.table import served
 

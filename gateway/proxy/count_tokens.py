@@ -16,7 +16,8 @@ from typing import Final, Protocol
 
 import orjson
 
-from gateway.core.policy import Model, Policy, PoolSpec, Tier
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.queueing.limits import LimitExceeded, Tenants, TenantUse
 from gateway.core.results import Callback, CountSource, Reason
 from gateway.core.serving import arm_of

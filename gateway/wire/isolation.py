@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterable
 
-from gateway.core.policy import PoolSpec
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.request import GENERATING, Endpoint
 
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.policy import ANONYMOUS, PoolSpec, SessionKey, SessionKeys
+from gateway.core.policy import ANONYMOUS
+from gateway.core.pool_spec import PoolSpec, SessionKey, SessionKeys
 from gateway.core.sessions import Session, key_of
 from gateway.wire.http.headers import RequestHead
 

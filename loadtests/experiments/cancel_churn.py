@@ -10,22 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from gateway.core.policy import (
-    AdmissionMode,
-    AdmissionSpec,
-    Ejection,
-    Health,
-    Hedge,
-    Limits,
-    Model,
-    OnTotal,
-    Policy,
-    PoolSpec,
-    ReplicaSpec,
-    Retry,
-    Tier,
-    Timeouts,
-)
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Hedge, Limits, Model, OnTotal, Policy, Retry, Tier
+from gateway.core.pool_spec import Ejection, Health, PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.slo import Objective, Slo
 from loadtests.experiments.churn import Churn
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare

@@ -16,17 +16,8 @@ from random import Random
 
 from gateway.core.commands import Cancel, Command, Dispatch, Ended
 from gateway.core.controller import Controller
-from gateway.core.policy import (
-    AdmissionMode,
-    AdmissionSpec,
-    Hedge,
-    Model,
-    Policy,
-    PoolSpec,
-    ReplicaSpec,
-    Tier,
-    Timeouts,
-)
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Hedge, Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.request import Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Record
 from loadtests.quantiles import rank

@@ -16,7 +16,8 @@ from statistics import fmean
 
 from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
-from gateway.core.policy import Policy, ReplicaSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.snapshot import Snapshot
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm

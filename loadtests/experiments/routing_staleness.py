@@ -17,7 +17,8 @@ from gateway.core.commands import Command
 from gateway.core.fleet import routing
 from gateway.core.fleet.routing import Router
 from gateway.core.fleet.routing import RoutingTarget as Replica
-from gateway.core.policy import Policy, ReplicaSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.request import NO_PREFIX, Prefix, Random, Request
 from gateway.sim.analysis.report import Interval, bootstrap, mean, ratio
 from gateway.sim.baselines import baselines

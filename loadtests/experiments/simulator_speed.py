@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.policy import ReplicaSpec
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.sim.analysis.report import mean, summary
 from loadtests.experiments.findings import Findings, Grid, written
 from loadtests.experiments.runner import Runner, against, ours

@@ -15,7 +15,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from gateway.core.policy import Health, Timeouts
+from gateway.core.pool_spec import Health, Timeouts
 from gateway.policy.sections.units import seconds, write_seconds
 
 PERCENTILES = "p"

@@ -21,7 +21,7 @@ from typing import Final
 from gateway.core.commands import Ended
 from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import Decoder, Raised, Unnamed
-from gateway.core.policy import Timeouts
+from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Request
 from gateway.core.results import Outcome, Record
 from gateway.observe.journal.replay import Line, NotReplayable, in_order, lines

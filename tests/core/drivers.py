@@ -20,22 +20,8 @@ from gateway.core.fleet.judging.terms import most_slow
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.offer import Offer
-from gateway.core.policy import (
-    AdmissionMode,
-    AdmissionSpec,
-    Caps,
-    Ejection,
-    Health,
-    Limits,
-    Model,
-    OnTotal,
-    Policy,
-    PoolSpec,
-    ReplicaSpec,
-    Retry,
-    Tier,
-    Timeouts,
-)
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, OnTotal, Policy, Retry, Tier
+from gateway.core.pool_spec import Ejection, Health, PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.prediction import Ahead, Forecast
 from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.request import Request

@@ -7,17 +7,8 @@ from typing import Any
 
 from hypothesis import settings
 
-from gateway.core.policy import (
-    AdmissionMode,
-    AdmissionSpec,
-    Health,
-    Model,
-    Policy,
-    PoolSpec,
-    ReplicaSpec,
-    Tier,
-    Timeouts,
-)
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Model, Policy, Tier
+from gateway.core.pool_spec import Health, PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
 from gateway.core.sessions import Session, StoredResponse
 

@@ -6,7 +6,8 @@ from random import Random
 from typing import Any
 
 from gateway.core.commands import Dispatch
-from gateway.core.policy import Ejection, Health, Policy
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import Ejection, Health
 from gateway.core.snapshot import ReplicaState
 
 from .made import policy, pool

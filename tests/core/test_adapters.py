@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.fleet.routing import ROUTERS
-from gateway.core.policy import Model, Timeouts
+from gateway.core.policy import Model
+from gateway.core.pool_spec import Timeouts
 from gateway.core.queueing.tier_queue import LOOKED_AHEAD, MAX_TURN_S
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.core.commands import Refuse
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Tier, Timeouts, Value
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Tier, Value
+from gateway.core.pool_spec import Timeouts
 from gateway.core.results import Outcome, Reason
 from gateway.core.sample import Sample
 from gateway.core.slo import Objective, Slo

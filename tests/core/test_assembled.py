@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.policy import Timeouts
+from gateway.core.pool_spec import Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.slo import Objective, Slo
 

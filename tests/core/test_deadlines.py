@@ -5,7 +5,8 @@ import math
 import pytest
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.policy import OnTotal, Policy, Timeouts
+from gateway.core.policy import OnTotal, Policy
+from gateway.core.pool_spec import Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from gateway.core.policy import Health, ReplicaSpec
+from gateway.core.pool_spec import Health, ReplicaSpec
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 

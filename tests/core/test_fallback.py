@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, Policy, Timeouts
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, Policy
+from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sessions import Session

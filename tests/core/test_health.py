@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.fleet.health.evidence import EVIDENCE, Observation, seen_of
 from gateway.core.fleet.health.replica_health import ReplicaHealth
-from gateway.core.policy import Health
+from gateway.core.pool_spec import Health
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.sample import Proof, Sample
 from gateway.core.snapshot import ReplicaState

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.policy import Hedge, Policy, Retry, Timeouts
+from gateway.core.policy import Hedge, Policy, Retry
+from gateway.core.pool_spec import Timeouts
 from gateway.core.redundancy.hedging import BURST, LAST_HEDGES, SUSPENSION_S, HedgeDenied
 from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES, TtftQuantiles
 from gateway.core.request import Prefix

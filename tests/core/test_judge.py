@@ -10,7 +10,7 @@ from gateway.core.commands import Dispatch
 from gateway.core.controller import Controller
 from gateway.core.fleet.health.evidence import EVIDENCE, Evidence
 from gateway.core.fleet.judging.answer_judge import ALONE_S
-from gateway.core.policy import Ejection, Health
+from gateway.core.pool_spec import Ejection, Health
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome
 from gateway.core.sample import Proof, Sample
 from gateway.core.snapshot import ReplicaState

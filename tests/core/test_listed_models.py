@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.fleet.routing import ROUTERS
-from gateway.core.policy import Ejection, Health, Hedge, Model, Retry, Tier
+from gateway.core.policy import Hedge, Model, Retry, Tier
+from gateway.core.pool_spec import Ejection, Health
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample
 from gateway.core.scheduling.explanation import PlacementExplanation

@@ -18,7 +18,8 @@ import pytest
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded, Told
-from gateway.core.policy import Ejection, Health, Hedge, Model, OnTotal, Policy, Retry, Timeouts
+from gateway.core.policy import Hedge, Model, OnTotal, Policy, Retry
+from gateway.core.pool_spec import Ejection, Health, Timeouts
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.sample import Sample
 from gateway.core.sessions import Session, key_of

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.policy import Ejection, Health, Retry
+from gateway.core.policy import Retry
+from gateway.core.pool_spec import Ejection, Health
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
 

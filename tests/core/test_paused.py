@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
-from gateway.core.policy import Policy, Timeouts
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import Timeouts
 from gateway.core.results import Outcome, Reason
 
 from .made import policy, pool, tier

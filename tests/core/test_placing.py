@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.core.policy import Health, Model
+from gateway.core.policy import Model
+from gateway.core.pool_spec import Health
 from gateway.core.results import Outcome, Reason
 
 from .made import policy, pool, tier

@@ -6,7 +6,7 @@ from itertools import pairwise
 from gateway.core.commands import Dispatch
 from gateway.core.fleet.health.evidence import EjectionReason
 from gateway.core.fleet.health.replica_health import ReplicaHealth
-from gateway.core.policy import Ejection
+from gateway.core.pool_spec import Ejection
 from gateway.core.results import AttemptOutcome
 from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState

@@ -1,6 +1,6 @@
 """Quarantine of requests whose replica broke off."""
 
-from gateway.core.policy import Health
+from gateway.core.pool_spec import Health
 from gateway.core.redundancy.request_quarantine import KEEP_S, TELL_EVERY_S, News, Quarantine, doubt_s
 from gateway.core.redundancy.retries import FAILURES
 from gateway.core.results import AttemptOutcome, Outcome, Reason

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.policy import Policy, ReplicaSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.results import AttemptOutcome
 from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from gateway.core.policy import Caps, Health, Policy, ReplicaSpec, Timeouts
+from gateway.core.policy import Caps, Policy
+from gateway.core.pool_spec import Health, ReplicaSpec, Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import ReplicaState

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.core.policy import Health, Hedge, Retry, Timeouts
+from gateway.core.policy import Hedge, Retry
+from gateway.core.pool_spec import Health, Timeouts
 from gateway.core.redundancy.retries import MAX_TOLD_BACKOFF_S, NOT_ITS_FAULT, RETRYABLE
 from gateway.core.redundancy.retry_budget import BURST, RetryBudget
 from gateway.core.results import AttemptOutcome, Outcome, Reason

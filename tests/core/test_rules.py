@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from gateway.core.policy import NO_TIMEOUTS, Model, Timeouts
+from gateway.core.policy import Model
+from gateway.core.pool_spec import NO_TIMEOUTS, Timeouts
 from gateway.core.slo import Metric, Objective, Slo
 
 from .made import policy, pool, tier

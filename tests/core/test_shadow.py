@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.core.fleet.concurrency_limit import START
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Health, Policy
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Policy
+from gateway.core.pool_spec import Health
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample
 from gateway.policy.builtin import builtin

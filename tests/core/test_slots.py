@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 
 from gateway.core.fleet.concurrency_limit import START
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Health, Timeouts
+from gateway.core.policy import AdmissionMode, AdmissionSpec
+from gateway.core.pool_spec import Health, Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample
 from gateway.core.snapshot import CapacityBound

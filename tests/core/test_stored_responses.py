@@ -5,18 +5,8 @@ from typing import Any
 import pytest
 
 from gateway.core.fleet.health.evidence import EjectionReason
-from gateway.core.policy import (
-    AdmissionMode,
-    AdmissionSpec,
-    CountedTokens,
-    Hedge,
-    Limits,
-    Model,
-    Policy,
-    Retry,
-    Tier,
-    Timeouts,
-)
+from gateway.core.policy import AdmissionMode, AdmissionSpec, CountedTokens, Hedge, Limits, Model, Policy, Retry, Tier
+from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Endpoint, Prefix
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample

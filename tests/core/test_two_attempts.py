@@ -1,6 +1,6 @@
 """Two open attempts of one request. No rule opens the second one here; the playbook does."""
 
-from gateway.core.policy import Timeouts
+from gateway.core.pool_spec import Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 
 from .made import NEVER_TOO_LATE, policy, pool, tier

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from gateway.core.policy import EngineKind, Health, Model, Policy, PoolSpec, ReplicaSpec, Tier
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.pool_spec import EngineKind, Health, PoolSpec, ReplicaSpec
 from gateway.fleet.watch import FleetWatcher
 
 VLLM_PAGE = """\

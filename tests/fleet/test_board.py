@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from math import inf
 
-from gateway.core.policy import Model, Policy, PoolSpec, ReplicaSpec, Tier
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.models_json import ModelCard
 

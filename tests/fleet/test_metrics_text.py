@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gateway.core.policy import EngineKind
+from gateway.core.pool_spec import EngineKind
 from gateway.core.sample import Sample
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.metrics_text import read_samples, scrapes

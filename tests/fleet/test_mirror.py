@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.policy import Mirror, Model, PoolSpec
+from gateway.core.policy import Mirror, Model
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.request import Endpoint
 from gateway.core.results import MirrorResult
 from gateway.fleet.mirror import MAX_BYTES, SHEDDING_S, Mirrors

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.policy import EngineKind, Policy, ReplicaSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import EngineKind, ReplicaSpec
 from gateway.core.sample import Sample
 from gateway.fleet.metrics_text import read_samples
 from gateway.fleet.target import Reading

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.core.policy import PoolSpec, ReplicaSpec
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.sessions import Session, draw, key_of
 from gateway.fleet.token_counts import LONG_REST_S, PATH, REST_S, EngineCounts
 

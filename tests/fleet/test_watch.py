@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.core.policy import EngineKind, Health, Model, Policy
+from gateway.core.policy import Model, Policy
+from gateway.core.pool_spec import EngineKind, Health
 from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.fault import ReadFault

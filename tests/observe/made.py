@@ -8,7 +8,8 @@ from random import Random
 
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.journal.recorder import Recorded, Told
-from gateway.core.policy import Limits, Model, Policy, PoolSpec, ReplicaSpec, Tier
+from gateway.core.policy import Limits, Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record
 from gateway.core.sample import Sample

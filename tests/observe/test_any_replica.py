@@ -16,7 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 from gateway.core.controller import Controller
-from gateway.core.policy import EngineKind, Model
+from gateway.core.policy import Model
+from gateway.core.pool_spec import EngineKind
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core import policy as rules
+from gateway.core import pool_spec
 from gateway.core.slo import Objective, Slo
 from gateway.policy import PolicyErrors, builtin, load, load_text
 from gateway.policy.builtin import written
@@ -87,35 +88,35 @@ def test_each_data_parallel_rank_of_a_url_is_a_replica() -> None:
     replicas = '[{url: "http://a", dp: 2}, {name: b, url: "http://b", dp: 1}]'
     text = SAMPLE.replace("[http://a:1, http://b:1]", replicas)
     assert load_text(text, "p.yaml").pools["short"].replicas == (
-        rules.ReplicaSpec("a:80#0", "http://a:80", 0),
-        rules.ReplicaSpec("a:80#1", "http://a:80", 1),
-        rules.ReplicaSpec("b", "http://b:80"),
+        pool_spec.ReplicaSpec("a:80#0", "http://a:80", 0),
+        pool_spec.ReplicaSpec("a:80#1", "http://a:80", 1),
+        pool_spec.ReplicaSpec("b", "http://b:80"),
     )
 
 
 def test_loaded_pools_have_their_replicas_bounds_and_secrets(policy: rules.Policy) -> None:
     assert policy.pools == {
-        "short": rules.PoolSpec(
+        "short": pool_spec.PoolSpec(
             name="short",
             replicas=(
-                rules.ReplicaSpec("a:8000", "http://a:8000"),
-                rules.ReplicaSpec("[::1]:8001", "http://[::1]:8001"),
-                rules.ReplicaSpec("third", "http://c:80"),
+                pool_spec.ReplicaSpec("a:8000", "http://a:8000"),
+                pool_spec.ReplicaSpec("[::1]:8001", "http://[::1]:8001"),
+                pool_spec.ReplicaSpec("third", "http://c:80"),
             ),
-            engine=rules.EngineKind.SGLANG,
+            engine=pool_spec.EngineKind.SGLANG,
             max_prompt_tokens=16384,
             slots=64,
             queue_limit=7,
             queue_bytes=2 * 1024 * 1024,
             connect_timeout_s=0.25,
-            timeouts=rules.Timeouts(math.inf, 90.0, math.inf, math.inf),
+            timeouts=pool_spec.Timeouts(math.inf, 90.0, math.inf, math.inf),
             router="least-requests",
-            health=rules.Health("/live", 1.0, 3.0, 5, 9.0, "/m", 4.0),
+            health=pool_spec.Health("/live", 1.0, 3.0, 5, 9.0, "/m", 4.0),
             upstream_key="s3cret",
         ),
-        "long": rules.PoolSpec(
+        "long": pool_spec.PoolSpec(
             name="long",
-            replicas=(rules.ReplicaSpec("d:80", "http://d:80"),),
+            replicas=(pool_spec.ReplicaSpec("d:80", "http://d:80"),),
             slots=None,
             reserve=(("premium", 0.25),),
             spill_from=("short",),
@@ -138,7 +139,7 @@ def test_a_tier_has_every_field_of_its_policy_file(policy: rules.Policy) -> None
             e2e_up_to_tokens=1000,
         ),
         caps=rules.Caps(1000, 4000, True, False, 2, 3, 0, 1, ("###",), 4, -5, True),
-        timeouts=rules.Timeouts(1.0, 10.0, math.inf, 7200.0),
+        timeouts=pool_spec.Timeouts(1.0, 10.0, math.inf, 7200.0),
         limits=rules.Limits(600.0, 40_000.0, 4),
         admission=rules.AdmissionSpec(rules.AdmissionMode.OFF, 0.25, 0.02),
         hedge=rules.Hedge(0.9, 0.01, 0.0),
@@ -153,7 +154,7 @@ def test_omitted_tier_and_pool_fields_take_the_defaults_of_the_core() -> None:
     policy = load_text(text, "p.yaml")
     assert policy == rules.Policy(
         models={"m": rules.Model("m", ("p",), upstream="m")},
-        pools={"p": rules.PoolSpec("p", (rules.ReplicaSpec("a:1", "http://a:1"),))},
+        pools={"p": pool_spec.PoolSpec("p", (pool_spec.ReplicaSpec("a:1", "http://a:1"),))},
         tiers={"only": rules.Tier("only")},
         keys={},
         default_tier="only",

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.app import Gateway
-from gateway.core.policy import Policy, ReplicaSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.policy import load_text
 from gateway.settings import Settings
 

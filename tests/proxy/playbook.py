@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.estimators.histograms import LogHistogram
-from gateway.core.policy import Model, Policy, PoolSpec, Tier
+from gateway.core.policy import Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record

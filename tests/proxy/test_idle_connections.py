@@ -10,7 +10,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.policy import PoolSpec, ReplicaSpec
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.results import AttemptOutcome
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import ReplicaConnections

@@ -18,7 +18,7 @@ from gateway.core.controller import Controller
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.journal.recorder import CALLS
-from gateway.core.policy import Timeouts
+from gateway.core.pool_spec import Timeouts
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record
 from gateway.core.sample import Sample
 from gateway.proxy.driver import Driver

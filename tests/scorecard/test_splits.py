@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gateway.app import Gateway
-from gateway.core.policy import PoolSpec
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.sessions import Session
 from gateway.policy import load_text
 from loadtests.emulator import Emulator

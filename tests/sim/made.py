@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.core.commands import Cancel, Command, Dispatch, Ended, Refuse
-from gateway.core.policy import AdmissionMode, AdmissionSpec, Model, Policy, PoolSpec, ReplicaSpec, Tier, Timeouts
+from gateway.core.policy import AdmissionMode, AdmissionSpec, Model, Policy, Tier
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.results import AttemptResult, Record
 from gateway.core.slo import Objective, Slo
 from gateway.sim.run.decider import Decider

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.policy import Health, Limits, Policy, Timeouts
+from gateway.core.policy import Limits, Policy
+from gateway.core.pool_spec import Health, Timeouts
 from gateway.core.results import Outcome, Reason
 from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.baselines import baselines

@@ -10,7 +10,8 @@ import pytest
 
 from gateway.core.commands import Command, Dispatch
 from gateway.core.controller import Controller
-from gateway.core.policy import Caps, Health, Policy, Timeouts
+from gateway.core.policy import Caps, Policy
+from gateway.core.pool_spec import Health, Timeouts
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample

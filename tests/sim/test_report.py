@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.core.policy import Caps, Timeouts, Value
+from gateway.core.policy import Caps, Value
+from gateway.core.pool_spec import Timeouts
 from gateway.sim.analysis.report import difference, differences, mean, ratio, summary
 from gateway.sim.run.results import Result, latency
 from gateway.sim.run.run import simulate

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.policy import Limits, Timeouts
+from gateway.core.policy import Limits
+from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Request
 from gateway.core.results import Outcome, Reason, Record
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm

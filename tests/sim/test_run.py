@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.core.controller import Controller
-from gateway.core.policy import Policy, Timeouts
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import Timeouts
 from gateway.core.results import Outcome
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.engine.profiles import PROFILES, Profile

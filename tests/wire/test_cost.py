@@ -15,7 +15,8 @@ from typing import Final
 import orjson
 import pytest
 
-from gateway.core.policy import MAX_VALUES, Caps, PoolSpec, SessionKey, SessionKeys
+from gateway.core.policy import MAX_VALUES, Caps
+from gateway.core.pool_spec import PoolSpec, SessionKey, SessionKeys
 from gateway.core.request import Endpoint
 from gateway.process import GC_ALLOCATIONS
 from gateway.wire.apis.table import API_OF, APIS

@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.core.policy import ANONYMOUS, PoolSpec, SessionKey, SessionKeys
+from gateway.core.policy import ANONYMOUS
+from gateway.core.pool_spec import PoolSpec, SessionKey, SessionKeys
 from gateway.core.sessions import Session, key_of
 from gateway.wire.http.headers import RequestHead, read_head, wanted
 from gateway.wire.session import LONG_TEXT, MAX_NAME, session_of

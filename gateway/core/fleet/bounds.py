@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.slot import Slots
-from gateway.core.policy import PoolSpec, Tier
+from gateway.core.policy import Tier
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.queueing.headroom import AskedTiers
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.snapshot import ReplicaState

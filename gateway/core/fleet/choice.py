@@ -15,7 +15,8 @@ from gateway.core.fleet.judging.judge import Judge
 from gateway.core.fleet.prefix_cache.prefix_index import Holders, holding
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, OwnRouter
-from gateway.core.policy import AdmissionMode, PoolSpec, Tier
+from gateway.core.policy import AdmissionMode, Tier
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.request import Request
 from gateway.core.serving import sent_name
 from gateway.core.sessions import draw, most_in_flight

@@ -13,7 +13,7 @@ from gateway.core.fleet.imputed_load import ImputedLoad
 from gateway.core.fleet.judging.probes import Probes
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill
-from gateway.core.policy import PoolSpec, ReplicaSpec
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Request
 from gateway.core.snapshot import PoolView, ReplicaState
 

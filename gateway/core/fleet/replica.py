@@ -11,7 +11,7 @@ from gateway.core.fleet.health.replica_health import CAPPED, ReplicaHealth
 from gateway.core.fleet.kv_cache import KvCache
 from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.fleet.step_budget import StepBudget
-from gateway.core.policy import ReplicaSpec
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.request import Request
 from gateway.core.sample import Sample
 from gateway.core.sessions import key_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.policy import Health
+from gateway.core.pool_spec import Health
 
 REPLICAS: Final = 2
 KEEP_S: Final = 300.0

@@ -9,7 +9,7 @@ from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer, granted
-from gateway.core.policy import PoolSpec
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.request import GENERATING, Request
 from gateway.core.results import Outcome, Reason
 from gateway.core.serving import MAX_NAME, no_model

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, GetJsonSchemaHandler, field_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from gateway.core import policy as rules
+from gateway.core import pool_spec
 from gateway.core.fleet.routing import ROUTERS
 from gateway.policy.errors import among
 from gateway.policy.sections import units, values
@@ -29,8 +29,8 @@ from gateway.policy.sections.values import (
     Url,
 )
 
-_POOL = rules.PoolSpec("", ())
-_EJECTION = rules.Ejection()
+_POOL = pool_spec.PoolSpec("", ())
+_EJECTION = pool_spec.Ejection()
 
 MAX_RANKS = 64
 """Limit on the data-parallel ranks of a server. Each rank adds 32 kB to vLLM's page of metrics (0.32). Only pages up to
@@ -38,12 +38,14 @@ MAX_RANKS = 64
 """
 AFFINITIES = ("prefix", "none")
 ISOLATIONS = ("none", "tenant")
-SessionKey = Annotated[str, AfterValidator(values.one_of(rules.SessionKey)), values.choice(rules.SessionKey)]
+SessionKey = Annotated[str, AfterValidator(values.one_of(pool_spec.SessionKey)), values.choice(pool_spec.SessionKey)]
 Isolation = Annotated[str, AfterValidator(values.one_of(ISOLATIONS)), values.choice(ISOLATIONS)]
 Router = Annotated[str, AfterValidator(values.one_of(ROUTERS)), values.choice(ROUTERS)]
-Engine = Annotated[str, AfterValidator(values.one_of(rules.EngineKind)), values.choice(rules.EngineKind)]
+Engine = Annotated[str, AfterValidator(values.one_of(pool_spec.EngineKind)), values.choice(pool_spec.EngineKind)]
 
-EjectionMode = Annotated[str, AfterValidator(values.one_of(rules.EjectionMode)), values.choice(rules.EjectionMode)]
+EjectionMode = Annotated[
+    str, AfterValidator(values.one_of(pool_spec.EjectionMode)), values.choice(pool_spec.EjectionMode)
+]
 
 
 class ReplicaSection(Section):
@@ -119,17 +121,17 @@ class QueueSection(Section):
 class PoolTimeouts(Section):
     """Timeouts that hold in this pool for every tier. The tighter timeout of tier and pool counts."""
 
-    queue: Deadline = duration(rules.NO_TIMEOUTS.queue_s, "Longest wait for a slot, from the complete request on.")
-    ttft: Deadline = duration(rules.NO_TIMEOUTS.ttft_s, "Longest time from sending to the first content token.")
-    idle: Deadline = duration(rules.NO_TIMEOUTS.idle_s, "Longest silence between two pieces of an answer.")
-    total: Deadline = duration(rules.NO_TIMEOUTS.total_s, "Longest time of the whole request, from its head on.")
+    queue: Deadline = duration(pool_spec.NO_TIMEOUTS.queue_s, "Longest wait for a slot, from the complete request on.")
+    ttft: Deadline = duration(pool_spec.NO_TIMEOUTS.ttft_s, "Longest time from sending to the first content token.")
+    idle: Deadline = duration(pool_spec.NO_TIMEOUTS.idle_s, "Longest silence between two pieces of an answer.")
+    total: Deadline = duration(pool_spec.NO_TIMEOUTS.total_s, "Longest time of the whole request, from its head on.")
 
 
 class EjectionSection(Section):
     """When a replica that is slower than its pool, or silent, is left out for a while."""
 
     mode: EjectionMode = plain(
-        rules.EjectionMode.ENFORCE.value, "enforce: replicas that are slow or silent are left out; off: none is."
+        pool_spec.EjectionMode.ENFORCE.value, "enforce: replicas that are slow or silent are left out; off: none is."
     )
     slowdown: Annotated[float, Field(gt=1, le=100, strict=False, allow_inf_nan=False)] = plain(
         _EJECTION.slowdown, "A replica is too slow above this multiple of its pool's median TTFT or ITL."

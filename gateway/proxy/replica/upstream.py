@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from gateway.core.policy import PoolSpec, ReplicaSpec
+from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Callback
 from gateway.late import Within

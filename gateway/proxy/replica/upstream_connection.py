@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from gateway.core.policy import ReplicaSpec
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.results import AttemptOutcome, Callback
 from gateway.proxy.replica.paced import PacedConnection
 from gateway.wire.answers.oddity import Oddity

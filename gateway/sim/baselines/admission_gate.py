@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gateway.core.commands import Command, Ended, Refuse
-from gateway.core.policy import Policy, PoolSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.request import Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.fleet.health.evidence import checked, seen_of
 from gateway.core.fleet.routing import Router
-from gateway.core.policy import Policy, PoolSpec
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.queueing.limits import Tenants
 from gateway.core.request import Random, Request
 from gateway.core.request_state import RequestState

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from gateway.core.fleet.health.replica_health import ReplicaHealth
 from gateway.core.fleet.routing import RoutingTarget
-from gateway.core.policy import PoolSpec
+from gateway.core.pool_spec import PoolSpec
 from gateway.core.snapshot import ReplicaState
 
 

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from gateway.core import policy as rules
-from gateway.core import slo
+from gateway.core import pool_spec, slo
 from gateway.sim.engine import fleet
 from gateway.sim.run import simulation as engine
 
@@ -66,7 +66,7 @@ def _make_sendable() -> None:
     """Let pickle restore compiled frozen dataclasses by their constructor. Normally it sets the fields, which these
     classes refuse.
     """
-    for module in (rules, slo, engine, fleet):
+    for module in (rules, pool_spec, slo, engine, fleet):
         if str(module.__file__).endswith(".py"):
             continue
         for kind in vars(module).values():

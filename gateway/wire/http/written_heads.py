@@ -6,7 +6,7 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from gateway.core.policy import ReplicaSpec
+from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.queueing.limits import Left, Rate
 from gateway.wire.http.headers import RequestHead
 from gateway.wire.http.lines import written

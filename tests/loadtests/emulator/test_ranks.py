@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from gateway.core.policy import EngineKind
+from gateway.core.pool_spec import EngineKind
 from gateway.core.sample import Sample
 from gateway.fleet.metrics_text import read_samples
 from loadtests.emulator import Emulator

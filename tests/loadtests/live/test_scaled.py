@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.policy import Policy, Timeouts
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import Timeouts
 from gateway.policy.load import load_text
 from loadtests.experiments.runner import SETUP
 from loadtests.live.scaled import key_of, scaled

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.core.journal.recorder import Decoder, Encoder, Recorded, Told
-from gateway.core.policy import Policy, Timeouts
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import Timeouts
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.observe.journal.replay import NotReplayable
 from gateway.sim.workload.trace_formats import TraceRow

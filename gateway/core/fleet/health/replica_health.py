@@ -22,7 +22,7 @@ from gateway.core.estimators.severity import TYPICAL, Severity
 from gateway.core.fleet.health.answers import AnswerCounts, LastError
 from gateway.core.fleet.health.evidence import EVIDENCE, EjectionReason, Observation, Says, fails
 from gateway.core.fleet.health.silence import Silence
-from gateway.core.policy import Ejection, Health
+from gateway.core.pool_spec import Ejection, Health
 from gateway.core.snapshot import HealthView, ReplicaState
 
 SWEEP_S: Final = 1.0

@@ -10,7 +10,7 @@ from gateway.core.estimators.severity import MAX_Z, MIN_SAMPLES, WINDOW_S
 from gateway.core.fleet.health.evidence import EjectionReason, Observation, fails
 from gateway.core.fleet.judging.terms import PROBES, PROOF, STRIKES, places
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.policy import Ejection, Health
+from gateway.core.pool_spec import Ejection, Health
 from gateway.core.request import Request
 from gateway.core.snapshot import ReplicaState
 

@@ -49,7 +49,7 @@ from gateway.core.fleet.health.evidence import EVIDENCE, EjectionReason
 from gateway.core.fleet.judging.answer_judge import AnswerJudge
 from gateway.core.fleet.judging.latency import judge_latency
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.policy import Ejection
+from gateway.core.pool_spec import Ejection
 
 GAP_QUANTILE: Final = 0.99
 STALL_GAPS: Final = 8.0

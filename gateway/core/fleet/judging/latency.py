@@ -11,7 +11,7 @@ from gateway.core.estimators.severity import CLIP, MAX_Z, MIN_SAMPLES, TYPICAL
 from gateway.core.fleet.health.evidence import EjectionReason
 from gateway.core.fleet.judging.terms import PROBES, PROOF, STRIKES, places
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.policy import Ejection
+from gateway.core.pool_spec import Ejection
 from gateway.core.snapshot import ReplicaState
 
 MAD_TO_SIGMA: Final = 1.4826

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from gateway.core.fleet.health.evidence import EjectionReason
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.policy import Ejection
+from gateway.core.pool_spec import Ejection
 from gateway.core.request import Request
 from gateway.core.serving import sent_name
 

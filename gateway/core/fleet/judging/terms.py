@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.core.fleet.health.replica_health import CAPPED
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.policy import Ejection
+from gateway.core.pool_spec import Ejection
 
 STRIKES: Final = 3
 """Windows in a row in which a replica has to stand out."""
