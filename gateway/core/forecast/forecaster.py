@@ -37,6 +37,8 @@ from gateway.core.snapshot import ForecastView, PoolLearnedView, Trust
 
 COLD_SAMPLES: Final = 30
 """Costs count as known after this many latency samples (first tokens or whole answers)."""
+TRUSTED_SAMPLES: Final = 100
+"""P(breach) decides only after this many: the spread of latencies is learned later than their costs."""
 EARLY_STEPS: Final = 31
 """An answer under way is compared with its forecast after this many steps."""
 MERGED: Final = 1.5
@@ -368,8 +370,8 @@ class Forecaster(Learner):
     # ---- reading
 
     def trust(self, pool: str) -> Trust:
-        """Whether forecasts for this pool may be acted upon."""
-        return Trust.TRUSTED if self.has_costs(pool) else Trust.COLD
+        """Whether P(breach) decides on requests of this pool."""
+        return Trust.TRUSTED if self._pools.get(pool, UNKNOWN).samples >= TRUSTED_SAMPLES else Trust.COLD
 
     def view(self, now: float) -> ForecastView:
         """A copy of the learned facts."""
