@@ -1,4 +1,4 @@
-"""Trust in the forecasts of pools and the thresholds of tiers, as Prometheus families."""
+"""State and calibration of the pools' forecasts, as Prometheus families."""
 
 from __future__ import annotations
 
