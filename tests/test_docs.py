@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from gateway.cli.app import app
+from gateway.core.admission.rules import RULES
 from gateway.core.results import Reason
 from gateway.policy import PolicyErrors, load_text
 from gateway.policy.builtin import written
@@ -47,6 +48,7 @@ OPERATIONS = ROOT / "docs" / "operations" / "runbook.md"
 DATA_PLANE = ROOT / "docs" / "reference" / "data-plane.md"
 POLICY = ROOT / "docs" / "reference" / "policy.md"
 METRICS = ROOT / "docs" / "reference" / "metrics.md"
+ADMISSION = ROOT / "docs" / "internals" / "admission.md"
 LOADTESTING = ROOT / "docs" / "guides" / "loadtesting.md"
 LOADTEST_OPTIONS = ROOT / "docs" / "reference" / "loadtests.md"
 RESULTS = ROOT / "docs" / "results"
@@ -141,6 +143,11 @@ def _bare(kind: Any) -> Any:
 def test_runbook_lists_every_reason_with_its_status() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \|", OPERATIONS.read_text("utf-8"), re.MULTILINE)
     assert sorted(rows) == sorted((why.value, str(ROWS[why].status)) for why in Reason)
+
+
+def test_admission_page_lists_the_rules_in_the_order_in_which_they_are_asked() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", ADMISSION.read_text("utf-8"), re.MULTILINE)
+    assert rows == [(rule.rule.value, rule.says) for rule in RULES]
 
 
 def test_the_data_plane_reference_names_every_path() -> None:

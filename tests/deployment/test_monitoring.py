@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.results import Outcome
-from gateway.core.snapshot import ReplicaState
+from gateway.core.snapshot import ReplicaState, Trust
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.gauges import ProcessFamilies
 from gateway.observe.metrics.metrics import Metrics
@@ -107,7 +107,7 @@ def test_label_values_in_queries_exist() -> None:
     assert outcomes <= set(Outcome)
     states = set(re.findall(r'state="(\w+)"', text))
     assert states
-    assert states <= set(ReplicaState)
+    assert states <= set(ReplicaState) | set(Trust)
 
 
 def test_every_recording_rule_is_used() -> None:

@@ -195,6 +195,7 @@ SNAPSHOT = Snapshot(
                 2,
                 Reliability(700, 0.25, 0.015, 0.1, 0.4, ()),
             ),
+            PoolLearnedView("long", Trust.COLD, (), (), 20, 0, Reliability(499, 0.1, 0.25, 0.1, 0.0, ())),
         ),
         (("r0", 1.1),),
     ),

@@ -217,10 +217,10 @@ async def test_process_metrics_show_the_present_values() -> None:
     assert value("tailgate_little_gap_ratio", pool="long") is None
     assert value("tailgate_replica_preemption_ratio", pool="short", replica="r0") == 0.002
     assert value("tailgate_forecast_state", pool="short", state="trusted") == 1
-    assert value("tailgate_forecast_state", pool="short", state="drifted") == 0
-    assert value("tailgate_forecast_calibration_error", pool="short", forecast="breach") == 0.015
-    assert value("tailgate_forecast_calibration_error", pool="short", forecast="in-vain") == 0.09
-    assert value("tailgate_admission_threshold", tier="premium") == 0.4
+    assert value("tailgate_forecast_state", pool="short", state="cold") == 0
+    assert value("tailgate_forecast_state", pool="long", state="cold") == 1
+    assert value("tailgate_forecast_calibration_error", pool="short") == 0.015
+    assert value("tailgate_forecast_calibration_error", pool="long") is None  # too few labels
     assert value("tailgate_replica_in_flight", pool="short", replica="r0") == 4
     assert value("tailgate_replica_unprefilled_tokens", pool="short", replica="r0") == 900
     assert value("tailgate_replica_state", pool="short", replica="r1", state="down") == 1

@@ -43,7 +43,7 @@ class Holdings:
     tenants: Mapping[tuple[str, str], int]
     """Number of requests that count against a concurrency limit, by (tenant, tier); pairs without any are left out."""
     promises: int
-    """Number of admitted requests whose outcome `Promises` still waits for. A request counts once for each guard."""
+    """Number of admitted requests whose outcome `Promises` still waits for. A request counts once for each judge."""
 
     @property
     def is_empty(self) -> bool:
