@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.queueing.headroom import places_kept
+from gateway.core.queueing.headroom import AskedTiers, places_kept
 from gateway.core.sample import Sample
 from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.slo import Objective, Slo
@@ -120,3 +120,23 @@ def test_queue_is_served_as_soon_as_a_replica_has_read_a_long_prompt(stream: boo
         story.sent("long").first_token("long").expect(commit(of="long"), dispatch("r1", of="f"))
     else:
         story.after(10.0).expect(dispatch("r1", of="f"))  # the long prompt should be read by then
+
+
+def test_tier_without_a_ttft_objective_yields_while_a_more_urgent_one_is_short_of_room() -> None:
+    urgent = tier("urgent", slo=Slo(ttft=(P99,)), priority=0)
+    patient = tier("patient", slo=Slo(e2e=(Objective(0.99, 600.0),)), priority=1)
+    chatty = tier("chatty", slo=Slo(ttft=(Objective(0.99, 600.0),)), priority=2)
+    hasty = tier("hasty", slo=Slo(e2e=(Objective(0.99, 4.0),)), priority=3)
+    asked = AskedTiers()
+    asked.keep({}, 3.0, 1.0, 0.0)
+    assert not asked.yields(patient, is_owed=False)
+    asked.short(urgent, 1.0)
+    assert asked.yields(patient, is_owed=False)
+    assert not asked.yields(patient, is_owed=True), "its floor is guaranteed"
+    assert not asked.yields(chatty, is_owed=False), "it has promised when answers begin"
+    assert not asked.yields(hasty, is_owed=False), "it could not be in time afterwards"
+    assert not asked.yields(urgent, is_owed=False)
+    asked.keep({}, 3.0, 1.0, 3.9)
+    assert asked.yields(patient, is_owed=False)
+    asked.keep({}, 3.0, 1.0, 4.1)
+    assert not asked.yields(patient, is_owed=False), "what was sent before has left"

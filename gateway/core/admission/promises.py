@@ -129,6 +129,18 @@ class Promises:
             return judge.corrected(self._forecaster.is_late(offer.request, forecast, bound_s))
         return 1.0 if head_waited_s(offer.pool, offer.request.tier, forecast.at) > bound_s else 0.0
 
+    def _fits_alone(self, offer: Offer) -> bool:
+        """Whether an idle replica would keep every TTFT objective of the request, so that only room is missing."""
+        judges = self._judges.get(offer.request.tier.name)
+        if judges is None or not offer.request.stream or not self._forecaster.has_costs(offer.pool.spec.name):
+            return False
+        alone_s = self._forecaster.alone_s(offer)
+        for judge in judges:
+            p = self._forecaster.is_late_alone(offer.pool, alone_s, judge.objective.threshold_s)
+            if judge.corrected(p) > judge.allowed:
+                return False
+        return True
+
     def is_owed(self, offer: Offer, now: float) -> bool:
         """Whether a doubtful request is admitted because too few with a similar prompt length were admitted lately."""
         tier = offer.request.tier
@@ -251,6 +263,8 @@ class Promises:
                 fairness.decided(prompt, False, now)
             elif live.counted and record.outcome is Outcome.INVALID:
                 fairness.take_back(prompt, now)
+        if lost and live.offer is not None and self._fits_alone(live.offer):
+            live.offer.pool.asked.short(live.request.tier, now)
         if lost:
             for judge, late, had_costs in self._promised(live):
                 if judge.highest:

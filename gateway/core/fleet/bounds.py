@@ -149,7 +149,10 @@ class BoundedSlots(Slots[R]):
     def may_take(self, tier: Tier, by_max: bool) -> bool:
         """Whether a slot is free for `tier`, besides the free slots that are reserved for other tiers."""
         if not by_max:
-            kept = self.asked.kept_from(tier, self.queue.is_owed(tier))
+            is_owed = self.queue.is_owed(tier)
+            if self.asked.yields(tier, is_owed):
+                return False
+            kept = self.asked.kept_from(tier, is_owed)
             if kept and self.places <= kept:
                 return False
             spare, reserve = self.spare, self._reserved

@@ -11,6 +11,11 @@ trunk reservation in telephone networks (Key, "Optimal control and trunk reserva
 tiers ask for nearly all slots, k is at most the square root of the places that their arrivals would fill: the usual
 variation of that number. More free slots would stay empty. Refused arrivals count: otherwise a tier that is
 refused for lack of room would seem to need none, and less urgent ones would get it.
+
+Room is more than slots: a step that less urgent requests have made long leaves none to a tier with a tight TTFT. So
+while a tier loses requests that an idle replica would have served in time, less urgent tiers without a TTFT objective
+get nothing but their floors. Those with one do not yield, because they would lose what they hold back. When all yielded,
+the weighted goodput of three tiers was .62 instead of .78, and the most urgent tier gained nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +36,10 @@ WAIT_SHARE: Final = 0.2
 """A request may wait for a slot during this share (0-1) of its TTFT objective."""
 
 DEMAND_TAU_S: Final = 5.0
+YIELDS: Final = 2.0
+"""A tier yields if it has this many times the mean time of a request in the engine: once to wait, once to be served."""
+NOBODY: Final = 2**62
+"""Less urgent than any tier."""
 STOPPED_S: Final = 15.0
 """No slot is kept for a tier that has sent no request for this long."""
 
@@ -50,11 +59,16 @@ class AskedTier:
 class AskedTiers:
     """The tiers that use one pool, and the slots that each leaves free."""
 
-    __slots__ = ("_kept", "tiers")
+    __slots__ = ("_kept", "_short_at", "_short_from", "_stay_s", "tiers")
 
     def __init__(self) -> None:
         self.tiers: dict[str, AskedTier] = {}
         self._kept: dict[str, int] = {}
+        self._short_at: dict[int, float] = {}
+        """Time of the last request that was lost for lack of room, by priority."""
+        self._stay_s = 0.0
+        self._short_from = NOBODY
+        """The most urgent priority that is short of room. Less urgent tiers get nothing meanwhile."""
 
     def used(self, tier: Tier, now: float) -> None:
         """Count an arrival of `tier`."""
@@ -69,6 +83,20 @@ class AskedTiers:
         asked = self.tiers.get(tier.name)
         if asked is not None:
             asked.rate.take_back(at, now)
+
+    def short(self, tier: Tier, now: float) -> None:
+        """Record that a request of `tier` was lost for lack of room."""
+        self._short_at[tier.priority] = now
+        self._short_from = min(self._short_from, tier.priority)
+
+    def yields(self, tier: Tier, is_owed: bool) -> bool:
+        """Whether `tier` gets nothing now, because a more urgent one is short of room. `is_owed`: whether the tier is
+        below its floor; then it does not yield. Nor does a tier that has promised when answers begin, or that could not
+        be in time afterwards.
+        """
+        if tier.priority <= self._short_from or is_owed or tier.slo.ttft:
+            return False
+        return tier.slo.e2e_bound_s > YIELDS * self._stay_s
 
     def kept_from(self, tier: Tier, is_owed: bool) -> int:
         """Number of slots that `tier` leaves free for more urgent tiers. `is_owed`: whether the tier is below its
@@ -85,6 +113,10 @@ class AskedTiers:
         """Recompute the slots that each tier leaves free. `in_flight`: requests under way, by tier. `stay_s`: mean time
         of a request in the engine.
         """
+        # Less urgent requests that were sent before the loss are over after that time.
+        self._stay_s = stay_s
+        self._short_at = {p: at for p, at in self._short_at.items() if now - at < stay_s}
+        self._short_from = min(self._short_at, default=NOBODY)
         self._kept = {}
         arrivals_per_s = 0.0
         kept = held = 0

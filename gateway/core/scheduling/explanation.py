@@ -245,7 +245,10 @@ def _awaited(admission: Admission, offer: Offer) -> tuple[str, str]:
         bounds = [replica.bound for replica in pool.replicas.values() if is_enforced and replica.bound is not None]
         bound = usual(bounds) or CapacityBound.SLOTS
         return bound.value, f"no replica has room, most by their {bound.value} bound"
-    if kept := pool.asked.kept_from(tier, pool.queue.is_owed(tier)):
+    is_owed = pool.queue.is_owed(tier)
+    if pool.asked.yields(tier, is_owed):
+        return "urgent", "a more urgent tier is short of room, so less urgent ones get nothing but their floors"
+    if kept := pool.asked.kept_from(tier, is_owed):
         return "places", f"the free places, up to {kept}, are left to more urgent tiers"
     return "reserve", "the free slots are reserved for other tiers, or their replicas asked for time"
 
