@@ -29,7 +29,7 @@ from typing import TypeVar
 
 from gateway.core.commands import Command, Ended
 from gateway.core.estimators.histograms import most_by_chance
-from gateway.core.forecast.reliability import reliability, wait_label
+from gateway.core.forecast.reliability import reliability
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Limits, Policy, Tier
 from gateway.core.results import Outcome, Record
 from gateway.core.slo import Metric, Objective, Slo
@@ -54,6 +54,8 @@ EMPTY_S = 10.0
 AT_ONCE_S = 0.1
 WINDOW_S, WINDOW_ANSWERS = 10.0, 50
 GOOD_AT_KNEE = 0.97
+FEW_SEATS = 8
+"""An engine with so few sequences at a time is given more time for each of them."""
 KNEE_S, KNEE_ANSWERS = 200.0, 400
 REPLICAS = ("127.0.0.1:9001", "127.0.0.1:9002")
 POLICIES = Path(__file__).resolve().parents[2] / "policies"
@@ -127,7 +129,7 @@ class Cell:
         elif self.tiers == "patient":
             tiers = {"patient": replace(bare, name="patient", slo=Slo(ttft=(Objective(0.99, 6.0),)))}
         else:
-            ttft_s, tpot_s = (10.0, 0.2) if self.profile.name == "small-4" else (2.0, 0.15)
+            ttft_s, tpot_s = (10.0, 0.2) if self.profile.max_num_seqs <= FEW_SEATS else (2.0, 0.15)
             slo = Slo(ttft=(Objective(0.99, ttft_s),), tpot=(Objective(0.99, tpot_s),))
             tiers = {"default": replace(bare, slo=slo)}
         if mode is not AdmissionMode.ENFORCE:
@@ -312,8 +314,6 @@ class Figures:
     """Number of these windows."""
     calibration: float
     """Expected calibration error of P(breach) over served requests, as in the gateway's own metrics."""
-    in_vain: float
-    """Expected calibration error of P(refused after waiting), over requests that waited."""
 
 
 def figures(cell: Cell, records: Sequence[Record]) -> Figures:
@@ -350,7 +350,6 @@ def figures(cell: Cell, records: Sequence[Record]) -> Figures:
         kept={name: share(of) for name, of in windows.items()},
         windows={name: len(of) for name, of in windows.items()},
         calibration=_calibration(served),
-        in_vain=_in_vain(counted),
     )
 
 
@@ -372,17 +371,6 @@ def _calibration(served: Sequence[Record]) -> float:
     return reliability(pairs).ece if pairs else math.nan
 
 
-def waits(records: Iterable[Record]) -> list[tuple[float, bool]]:
-    """P(refused after waiting) of each request that waited, and whether it was refused."""
-    found = (wait_label(record) for record in records if record.outcome.counts)
-    return [wait for wait in found if wait is not None]
-
-
-def _in_vain(counted: Sequence[Record]) -> float:
-    pairs = waits(counted)
-    return reliability(pairs).ece if pairs else math.nan
-
-
 def share(of: Iterable[bool]) -> float:
     """Share (0-1) of those that are true; NaN without any."""
     values = list(of)
@@ -398,7 +386,7 @@ def _line(who: str, of: Figures) -> str:
     tiers = " ".join(f"{name}={share:.3f}" for name, share in of.by_tier.items())
     return (
         f"{who:36} {of.weighted:8.3f} {of.of_served:7.3f} {of.ttft_p50:6.2f} {of.ttft_p99:6.2f}"
-        f" {1e3 * of.tpot_p99:6.0f} {of.at_once:8.2f} {of.calibration:6.3f} {of.in_vain:7.3f}  {tiers} | {kept}"
+        f" {1e3 * of.tpot_p99:6.0f} {of.at_once:8.2f} {of.calibration:6.3f}  {tiers} | {kept}"
     )
 
 
@@ -419,9 +407,7 @@ def main() -> None:
         cell = Cell(ENGINES[profile], workload, tiers, load_, asked.seconds)
         rate = load_ * cell.knee_per_s()
         print(f"\n{profile} {workload} {tiers} {load_:g}x = {rate:.2f} requests/s", flush=True)
-        heads = (
-            f"{'weighted':>8} {'served':>7} {'p50':>6} {'p99':>6} {'TPOT':>6} {'at once':>8} {'ECE':>6} {'in vain':>7}"
-        )
+        heads = f"{'weighted':>8} {'served':>7} {'p50':>6} {'p99':>6} {'TPOT':>6} {'at once':>8} {'ECE':>6}"
         caps = () if asked.no_cap else best_cap(cell, seeds)
         runs = {who: parts(run(cell, who, seeds)) for who in dict.fromkeys((*asked.who, *caps))}
         for part, name in enumerate(("cold", "steady")):
