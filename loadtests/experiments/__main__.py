@@ -25,7 +25,7 @@ from loadtests.children import end_by_sigterm
 from loadtests.compiled import as_users_have_it
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.pages import took_before_s, write_page
-from loadtests.experiments.registry import EXPERIMENTS, about
+from loadtests.experiments.registry import EXPERIMENTS, WITH_SET_ASIDE, about
 from loadtests.experiments.runner import FULL, QUICK, Effort, Runner
 from loadtests.experiments.runs import Ended, ended, left, place, summary
 from loadtests.experiments.verdicts import as_json, judged, measured
@@ -66,6 +66,9 @@ def run_command(
     seeds: Annotated[int | None, typer.Option(min=2, help="Number of seeds, which are runs of each candidate.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = min(2, os.cpu_count() or 1),
     fail: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed, or was not measured.")] = True,
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Run what was set aside instead: one engine and one workload.")
+    ] = False,
     pure: Annotated[bool, typer.Option("--pure", help="Run interpreted: slower, with the same results.")] = False,
 ) -> None:
     """Run experiments, each anew, and compare their findings with the targets."""
@@ -73,7 +76,11 @@ def run_command(
         raise typer.BadParameter("--quick and --full contradict each other: give one of them")
     effort = QUICK if quick else FULL if full else Effort()
     effort = effort if seeds is None else replace(effort, seeds=seeds)
+    effort = replace(effort, set_aside=set_aside)
     chosen = _known(names)
+    if set_aside and (others := [name for name in chosen if name not in WITH_SET_ASIDE]):
+        known = ", ".join(WITH_SET_ASIDE)
+        raise typer.BadParameter(f"nothing of {', '.join(others)} was set aside; --set-aside goes with {known}")
     if docs is not None:
         make_folder(docs, "--docs")
     out, console = screen(), Console(stderr=True)
@@ -114,7 +121,7 @@ def _run(name: str, runner: Runner, report: Callable[[str, Findings, float], Non
             findings = EXPERIMENTS[name](runner)
         took_s = perf_counter() - began_s
         report(name, findings, took_s)
-        return ended(took_s, judged(name, findings, quick=runner.effort.quick))
+        return ended(took_s, judged(name, findings, runner.effort))
     except Exception as error:  # noqa: BLE001 - the other experiments still run
         print_exception(error)
         return Ended(perf_counter() - began_s, error=f"{type(error).__name__}: {error}")
@@ -151,7 +158,7 @@ def _show(name: str, findings: Findings, effort: Effort, out: Console) -> None:
     table = Table(title=f"{name}: {len(findings.seeds)} seeds", title_justify="left")
     for column in ("figure", "value", "95% interval", "target", ""):
         table.add_column(column, justify="right" if column in ("value", "95% interval") else "left")
-    for key, row in judged(name, findings, quick=effort.quick).items():
+    for key, row in judged(name, findings, effort).items():
         interval = "" if row["interval"] is None else "{:.4g} to {:.4g}".format(*row["interval"])
         table.add_row(key, measured(row["value"]), interval, row["target"] or "reported", VERDICTS[row["pass"]])
     out.print(table)

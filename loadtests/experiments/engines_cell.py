@@ -54,6 +54,8 @@ EMPTY_S = 10.0
 AT_ONCE_S = 0.1
 WINDOW_S, WINDOW_ANSWERS = 10.0, 50
 GOOD_AT_KNEE = 0.97
+FEW_SEATS = 8
+"""An engine with so few sequences at a time is given more time for each of them."""
 KNEE_S, KNEE_ANSWERS = 200.0, 400
 REPLICAS = ("127.0.0.1:9001", "127.0.0.1:9002")
 POLICIES = Path(__file__).resolve().parents[2] / "policies"
@@ -127,7 +129,7 @@ class Cell:
         elif self.tiers == "patient":
             tiers = {"patient": replace(bare, name="patient", slo=Slo(ttft=(Objective(0.99, 6.0),)))}
         else:
-            ttft_s, tpot_s = (10.0, 0.2) if self.profile.name == "small-4" else (2.0, 0.15)
+            ttft_s, tpot_s = (10.0, 0.2) if self.profile.max_num_seqs <= FEW_SEATS else (2.0, 0.15)
             slo = Slo(ttft=(Objective(0.99, ttft_s),), tpot=(Objective(0.99, tpot_s),))
             tiers = {"default": replace(bare, slo=slo)}
         if mode is not AdmissionMode.ENFORCE:

@@ -11,8 +11,10 @@ from statistics import fmean
 
 from gateway.sim.analysis.report import Interval, mean, ratio, summary
 from gateway.sim.run.results import Result
+from loadtests.experiments.cells import Judgement, mean_of_cells, over_cells
 from loadtests.experiments.findings import Chart, Findings, Grid, line, written
 from loadtests.experiments.runner import Optimum, Runner, against, best_replay, ours
+from loadtests.experiments.targets import at_least
 
 LOADS = (0.6, 0.9, 1.5, 2.0, 3.0)
 QUICK_LOADS = (0.9, 2.0)
@@ -23,7 +25,9 @@ QUICK_CAPS = ("static-cap:slots=64,wait=0.5",)
 TIERED = tuple(f"static-cap-tiers:slots={slots},wait={wait:g}" for slots, wait in ((48, 0.5), (64, 0.5), (64, 0.8)))
 QUICK_TIERED = ("static-cap-tiers:slots=64,wait=0.8",)
 OTHERS = ("llm-d", "least-requests", "round-robin")
-NAMED = {"main": "", "code": "code_"}
+WORKLOADS = ("main", "code")
+TO_REPLAY = {0.9: at_least(0.99), 1.5: at_least(0.97), 2.0: at_least(0.95), 3.0: at_least(0.91)}
+"""Wanted goodput over that of the replay, by load."""
 
 Row = dict[str, Interval | None]
 
@@ -31,24 +35,27 @@ Row = dict[str, Interval | None]
 def overload(runner: Runner) -> Findings:
     """Both workloads at every load."""
     findings = Findings(runner.seeds)
-    for workload, prefix in NAMED.items():
-        _sweep(runner, workload, prefix, findings)
+    cells = [cell for workload in WORKLOADS for cell in _sweep(runner, workload, findings)]
+    findings.figures["mean_goodput"] = mean_of_cells([goodput for _, goodput in cells])
+    findings.figures |= over_cells("to_replay", [judged for judged, _ in cells if judged is not None])
     return findings
 
 
-def _sweep(runner: Runner, name: str, prefix: str, findings: Findings) -> None:
+def _sweep(runner: Runner, name: str, findings: Findings) -> list[tuple[Judgement | None, list[float]]]:
+    """For each load: the ratio to the replay where one is wanted, and the weighted goodput of each seed."""
     policy, workload, one_x = runner.policy(), runner.workload(name), runner.one_x(name)
     quick = runner.effort.quick
     loads = QUICK_LOADS if quick else LOADS
     caps, tiered = (QUICK_CAPS, QUICK_TIERED) if quick else (CAPS, TIERED)
     candidates = [ours(policy), *(against(text, policy) for text in (*caps, *tiered, *OTHERS))]
-    rows = []
+    rows, judged = [], []
     for load in loads:
         scaled = workload.at_rate(one_x * load)
         optima = runner.optima(policy, scaled)
         runs = runner.compare(candidates, scaled)
         rows.append(_row(optima, runs, caps, tiered))
-        findings.figures[f"{prefix}ours_to_replay_{load:g}x"] = known(rows[-1]["ours / replay"])
+        wanted = Judgement(known(rows[-1]["ours / replay"]), TO_REPLAY[load]) if load in TO_REPLAY else None
+        judged.append((wanted, [run.weighted for run in runs["ours"]]))
         findings.raw |= {f"{name} {load:g}x {label}": summary(results) for label, results in runs.items()}
     names = list(rows[0])
     title = f"{name}: weighted goodput by load (1x = {one_x:.1f} requests/s)"
@@ -63,6 +70,7 @@ def _sweep(runner: Runner, name: str, prefix: str, findings: Findings) -> None:
         Chart(f"overload-{name}", title, "load, as a multiple of 1x", "weighted goodput", lines, most_y=1.02)
     )
     findings.raw[f"{name} 1x requests/s"] = one_x
+    return judged
 
 
 def _row(optima: Sequence[Optimum], runs: dict[str, list[Result]], caps: Sequence[str], tiered: Sequence[str]) -> Row:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from loadtests.charts.grid import Grid, grid_as_markdown
 from loadtests.charts.svg import draw
+from loadtests.experiments.cells import MEAN, SHORT, WORST
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.missed import WHY
 from loadtests.experiments.runner import Effort
@@ -28,7 +29,7 @@ def took_before_s(name: str, folder: Path) -> float | None:
 def write_page(name: str, about: str, findings: Findings, effort: Effort, folder: Path, took_s: float) -> Path:
     """Write `folder/NAME.md` with the first picture beside it. `took_s`: seconds that the experiment took."""
     title, _, rest = about.partition("\n")
-    rows = judged(name, findings, quick=effort.quick)
+    rows = judged(name, findings, effort)
     parts = [
         f"# {name}",
         title,
@@ -60,11 +61,13 @@ def _how(findings: Findings, effort: Effort, took_s: float) -> str:
 
 
 def _figures(rows: dict[str, Judged]) -> str:
-    """A table of the figures with a target; of all if none has one."""
+    """A table of the figures with a target, and of the worst cell where the mean or the count has one; of all if none
+    has a target."""
     cells = []
-    has_targets = any(row["target"] is not None for row in rows.values())
+    targeted = {key for key, row in rows.items() if row["target"] is not None}
+    worst = {f"{WORST}{key.removeprefix(part)}" for key in targeted for part in (MEAN, SHORT) if key.startswith(part)}
     for key, row in rows.items():
-        if has_targets and row["target"] is None:
+        if targeted and key not in targeted | worst:
             continue
         value = measured(row["value"])
         value += "" if row["interval"] is None else f" [{row['interval'][0]:.4g}, {row['interval'][1]:.4g}]"

@@ -6,7 +6,7 @@ robin.
 
 An objective is kept in a window unless more of its answers are late than chance explains (one-sided 5%, at least 50
 answers). A refusal is at once within 100 ms of the complete body. P(breach) is judged over served requests, in 15 bins
-of equal mass; P(refused after waiting) over requests that waited.
+of equal mass.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from itertools import product
 from gateway.core.results import Outcome, Record
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.engine.profiles import ENGINES
+from loadtests.experiments.cells import Judgement, over_cells
 from loadtests.experiments.engines_cell import COLD_S, Cell, Figures, figures, run
 from loadtests.experiments.engines_plan import knee_of
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.runner import Runner
+from loadtests.experiments.targets import SET_ASIDE_ENGINE, at_least, at_most
 
 SEEDS = 5
 SECONDS = 80.0
-PROFILES = ("llama3-8b-a100", "llama3-70b-a100-tp4", "llama2-7b-h100")
+PROFILES = ("llama3-8b-a100", "llama3-70b-a100-tp4", "llama2-7b-h100", SET_ASIDE_ENGINE)
 TIERS = {
     "default": "policies/default.yaml",
     "three": "policies/chat-with-tiers.yaml",
@@ -35,7 +37,8 @@ TIERS = {
     "patient": "TTFT of 6 s",
 }
 LOADS = (0.8, 1.0, 1.5, 2.5)
-MARGINS = {"one": "2_s", "patient": "6_s"}
+MEDIANS_S = {"one": 0.835, "patient": 2.3}
+"""Wanted medians of TTFT above the knee: half of 1.67 s and of 4.6 s, where the bounds are 2 s and 6 s."""
 OVERLOADS = (1.5, 2.5)
 ENOUGH_REFUSALS = 50
 """In a cell with fewer, one refusal would decide its share."""
@@ -93,32 +96,36 @@ def promises(runner: Runner) -> Findings:
     found = runner.map(measure, tasks)
     findings = Findings(tasks[0].seeds)
     findings.how = f"{len(tasks[0].seeds)} seeds of {COLD_S + tasks[0].cell.seconds:g} s, all counted."
-    shares = [share for one in found for share in _shares(one).values()]
+    shares = [Judgement(share, at_least(0.95)) for one in found for share in _shares(one).values()]
+    findings.figures |= over_cells("windows_kept", shares)
     refusing = [one for one in found if one.refused >= ENOUGH_REFUSALS]
-    findings.figures |= {"least_windows_kept": min(shares, key=lambda share: share.value)} if shares else {}
-    if refusing:
-        findings.figures["least_refused_at_once"] = bare(min(one.all.at_once for one in refusing), len(refusing))
-        findings.figures["most_refused_late"] = bare(max(one.late for one in refusing), len(refusing))
-    findings.figures["most_refused_late_of_a_tier"] = bare(max(one.late_of_tier for one in found), len(found))
-    findings.figures["most_ece"] = bare(max(one.all.calibration for one in found), len(found))
-    for tiers, load in product(MARGINS, OVERLOADS):
-        of = [one for one in found if (one.task.cell.tiers, one.task.cell.load) == (tiers, load)]
-        if of:
-            medians = [mean([each.ttft_p50 for each in one.by_seed]) for one in of]
-            findings.figures[f"most_median_ttft_of_{MARGINS[tiers]}_{load:g}x"] = max(medians, key=lambda m: m.value)
+    findings.figures |= over_cells("refused_at_once", [Judgement(_at_once(one), at_least(0.93)) for one in refusing])
+    late = [Judgement(bare(one.late_of_tier, 1), at_most(0.02)) for one in found]
+    findings.figures |= over_cells("refused_late_of_a_tier", late)
+    ece = [Judgement(bare(one.all.calibration, 1), at_most(0.06)) for one in found]
+    findings.figures |= over_cells("ece", ece)
+    for tiers, limit_s in MEDIANS_S.items():
+        of = [one for one in found if one.task.cell.tiers == tiers and one.task.cell.load in OVERLOADS]
+        medians = [Judgement(mean([each.ttft_p50 for each in one.by_seed]), at_most(limit_s)) for one in of]
+        findings.figures |= over_cells(f"median_ttft_s_{tiers}", medians)
     findings.grids += [_objectives(found), _refusals(found)]
     findings.charts += _charts(found)
     return findings
+
+
+def _at_once(one: Kept) -> Interval:
+    return mean([each.at_once for each in one.by_seed if not math.isnan(each.at_once)])
 
 
 def _tasks(runner: Runner) -> list[Task]:
     if runner.effort.quick:
         return [Task(Cell(ENGINES[PROFILES[0]], tiers="default", load=1.5, seconds=20.0), QUICK_RATE_PER_S, (1, 2))]
     seeds = tuple(range(1, SEEDS + 1))
-    knees = dict(zip(PROFILES, runner.map(knee_of, [Cell(ENGINES[name]) for name in PROFILES]), strict=True))
+    names = [name for name in PROFILES if runner.runs(engines=[name])]
+    knees = dict(zip(names, runner.map(knee_of, [Cell(ENGINES[name]) for name in names]), strict=True))
     return [
         Task(Cell(ENGINES[name], tiers=tiers, load=load, seconds=SECONDS), load * knees[name], seeds)
-        for tiers, name, load in product(TIERS, PROFILES, LOADS)
+        for tiers, name, load in product(TIERS, names, LOADS)
     ]
 
 
@@ -144,7 +151,7 @@ def _objectives(found: Sequence[Kept]) -> Grid:
 
 def _refusals(found: Sequence[Kept]) -> Grid:
     columns = ["policy", "engine", "load", "goodput", "good of served", "p50 TTFT, s", "refused", "told within 100 ms"]
-    columns += ["after half of the bound", "ECE of P(breach)", "of P(refused after waiting)"]
+    columns += ["after half of the bound", "ECE of P(breach)"]
     rows = []
     for one in found:
         of = one.all
@@ -161,7 +168,7 @@ def _refusals(found: Sequence[Kept]) -> Grid:
                 f"{of.calibration:.3f}",
             ]
         )
-    return Grid("Refusals and forecasts", columns, rows)
+    return Grid("Refusals, waits and forecasts", columns, rows)
 
 
 def _place(one: Kept) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from loadtests.experiments.affinity import affinity
 from loadtests.experiments.autoscale import autoscale
+from loadtests.experiments.batch import batch
 from loadtests.experiments.calibration import calibration
 from loadtests.experiments.cancel_churn import cancel_churn
 from loadtests.experiments.censoring import censoring
@@ -23,6 +24,7 @@ from loadtests.experiments.one_tier import one_tier
 from loadtests.experiments.outside_tools import outside_tools
 from loadtests.experiments.overload import overload
 from loadtests.experiments.promises import promises
+from loadtests.experiments.real_traces import real_traces
 from loadtests.experiments.report_speed import report_speed
 from loadtests.experiments.retry_storm import retry_storm
 from loadtests.experiments.routing_staleness import routing_staleness
@@ -45,6 +47,8 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "value": value,
     "one-tier": one_tier,
     "tiers": tiers,
+    "batch": batch,
+    "real-traces": real_traces,
     "calibration": calibration,
     "hold-depth": hold_depth,
     "routing-staleness": routing_staleness,
@@ -69,6 +73,9 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "report-speed": report_speed,
     "outside-tools": outside_tools,
 }
+
+WITH_SET_ASIDE = ("engines", "promises", "noise", "batch", "real-traces")
+"""Experiments on several engines, which have cells that were set aside."""
 
 
 def about(name: str) -> str:

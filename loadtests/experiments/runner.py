@@ -22,6 +22,7 @@ from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Workload
 from gateway.sim.workload.load import load_workload
 from gateway.sim.workload.synthetic import Synthetic
+from loadtests.experiments.targets import SET_ASIDE_ENGINE, SET_ASIDE_WORKLOAD
 
 SETUP = Path(__file__).parent / "setup"
 
@@ -38,6 +39,8 @@ class Effort:
     warmup_s: float = 30.0
     quick: bool = False
     full: bool = False
+    set_aside: bool = False
+    """Whether only the cells of the engine and the workload that were set aside are run."""
 
 
 FULL = Effort(seeds=10, seconds=120.0, full=True)
@@ -70,6 +73,10 @@ class Runner:
     def seeds(self) -> tuple[int, ...]:
         """The seeds of all candidates of a comparison."""
         return tuple(range(1, self.effort.seeds + 1))
+
+    def runs(self, *, engines: Sequence[str] = (), workload: str = "") -> bool:
+        """Whether a cell of these engines and this workload is run: what was set aside is run only if asked for."""
+        return (SET_ASIDE_ENGINE in engines or workload == SET_ASIDE_WORKLOAD) == self.effort.set_aside
 
     @property
     def options(self) -> Options:

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from gateway.sim.analysis.report import mean, summary
 from gateway.sim.run.results import Result
 from gateway.sim.run.tally import LENGTHS
+from loadtests.experiments.cells import Judgement, mean_of_cells, over_cells
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.runner import Runner, ours
+from loadtests.experiments.targets import at_least
 
 LOADS = (0.9, 1.5, 2.0, 3.0)
 
@@ -28,8 +30,9 @@ def tiers(runner: Runner) -> Findings:
         name: {load: mean([run.tiers[name].attainment or 0.0 for run in runs]) for load, runs in found.items()}
         for name in policy.tiers
     }
-    for load in loads:
-        findings.figures[f"tier_0_attainment_{load:g}x"] = attained["tier-0"][load]
+    findings.figures["mean_goodput"] = mean_of_cells([[run.weighted for run in runs] for runs in found.values()])
+    highest = [Judgement(share, at_least(0.99)) for share in attained["tier-0"].values()]
+    findings.figures |= over_cells("tier_0_attainment", highest)
     least = [run.tiers[lowest].floor.least for runs in found.values() for run in runs]
     known = [share for share in least if share is not None]
     if known:

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from loadtests.experiments.findings import Findings
 from loadtests.experiments.runner import Effort
-from loadtests.experiments.targets import TARGETS
+from loadtests.experiments.targets import START, TARGETS
 
 Judged = TypedDict(
     "Judged",
@@ -16,12 +16,15 @@ Judged = TypedDict(
 )
 
 
-def judged(name: str, findings: Findings, *, quick: bool = False) -> dict[str, Judged]:
+def judged(name: str, findings: Findings, effort: Effort) -> dict[str, Judged]:
     """Every figure, with its target and whether it is met; both are None if the figure has no target.
 
-    A target without a figure is not met, and its value is None; a quick run may leave some out.
+    A target without a figure is not met, and its value is None; a quick run, and one of what was set aside, may leave
+    some out. Cells that were set aside are not compared with the start, which had other cells.
     """
     targets = TARGETS.get(name, {})
+    if effort.set_aside:
+        targets = {key: target for key, target in targets.items() if key not in START.get(name, {})}
     rows: dict[str, Judged] = {}
     for key, found in findings.figures.items():
         target = targets.get(key)
@@ -32,7 +35,7 @@ def judged(name: str, findings: Findings, *, quick: bool = False) -> dict[str, J
             "pass": None if target is None else target.met(found),
             "n": found.n,
         }
-    for key, target in targets.items() if not quick else ():
+    for key, target in () if effort.quick or effort.set_aside else targets.items():
         if key not in rows:
             rows[key] = {"value": None, "interval": None, "target": str(target), "pass": False, "n": 0}
     return rows
@@ -47,7 +50,7 @@ def as_json(name: str, findings: Findings, effort: Effort) -> dict[str, object]:
     """The findings of one experiment as one document."""
     return {
         "name": name,
-        "figures": plain(judged(name, findings, quick=effort.quick)),
+        "figures": plain(judged(name, findings, effort)),
         "seeds": list(findings.seeds),
         "n": len(findings.seeds),
         "effort": asdict(effort),

@@ -14,7 +14,7 @@ refused for lack of room would seem to need none, and less urgent ones would get
 
 Room is more than slots: a step that less urgent requests have made long leaves none to a tier with a tight TTFT. So
 while a tier loses requests that an idle replica would have served in time, less urgent tiers without a TTFT objective
-get nothing but their floors. Those with one do not yield, because they would lose what they hold back. When all yielded,
+get nothing but their floors. Those with one do not yield: they would lose what they hold back. When all yielded,
 the weighted goodput of three tiers was .62 instead of .78, and the most urgent tier gained nothing.
 """
 

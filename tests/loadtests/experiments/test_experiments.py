@@ -70,20 +70,20 @@ def test_experiment_targets_include_their_limit() -> None:
 def test_experiment_json_has_value_interval_target_and_pass_for_every_figure() -> None:
     found = Findings(
         (1, 2),
-        {"ours_to_replay_2x": Interval(0.95, 0.93, 0.97, 2), "ours_to_replay_3x": bare(0.5, 2), "other": bare(1.0, 2)},
+        {"ece": Interval(0.02, 0.01, 0.03, 2), "brier_skill": bare(0.1, 2), "other": bare(1.0, 2)},
     )
-    document = json.loads(json.dumps(as_json("overload", found, SHORT)))
-    assert document["name"] == "overload"
+    document = json.loads(json.dumps(as_json("calibration", found, SHORT)))
+    assert document["name"] == "calibration"
     assert document["seeds"] == [1, 2]
     assert document["figures"] == {
-        "ours_to_replay_2x": {
-            "value": 0.95,
-            "interval": [0.93, 0.97],
-            "target": ">= 0.95",
+        "ece": {
+            "value": 0.02,
+            "interval": [0.01, 0.03],
+            "target": "<= 0.02",
             "pass": True,
             "n": 2,
         },
-        "ours_to_replay_3x": {"value": 0.5, "interval": None, "target": ">= 0.91", "pass": False, "n": 2},
+        "brier_skill": {"value": 0.1, "interval": None, "target": ">= 0.3", "pass": False, "n": 2},
         "other": {"value": 1.0, "interval": None, "target": None, "pass": None, "n": 2},
     }
 
@@ -404,8 +404,7 @@ def test_snapshot_router_does_not_see_changes_between_two_snapshots() -> None:
 def test_an_experiment_runs_from_end_to_end(name: str, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runners, "capacity", lambda *_, **__: 34.0)
     found = EXPERIMENTS[name](runner)
-    targets = {key for key in TARGETS[name] if not re.search(r"\d\.5x", key)}
-    assert targets <= set(found.figures)
+    assert set(TARGETS[name]) <= set(found.figures)
     assert found.charts
     assert found.grids
     assert found.raw

@@ -151,7 +151,7 @@ def test_test_that_cannot_be_played_does_not_stop_the_others(monkeypatch: pytest
     assert found.how.startswith("Each test is played live once; ")
     assert found.how.endswith("with 2.3 ms of HTTP in the mean, more than 4.0 ms for one request in twenty.")
     assert found.figures["p95_most_off"].value == 0.0
-    judgement = judged("simulated-live", found)
+    judgement = judged("simulated-live", found, Effort())
     assert judgement["tests_played"]["pass"] is False
 
 
