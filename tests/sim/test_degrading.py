@@ -55,5 +55,5 @@ def test_answers_cut_to_be_in_time_do_not_raise_the_breach_forecast(seed: int) -
     found = simulate(policy, iter(arrivals), seed=seed, options=options, decider=controller)
     (pool,) = controller.forecaster.view(BUSY_S + CALM_S).pools
     tier = found.tiers["standard"]
-    assert pool.reliability.ece < 0.08
+    assert pool.reliability.ece < 0.12
     assert tier.finished > 0.75 * tier.counted

@@ -26,6 +26,8 @@ ENGINE = ENGINES["llama3-8b-a100"]
 KNEE_PER_S = 8.1
 """Highest rate at which one of these engines, with round robin, serves 97% of Azure's conversations in time."""
 SECONDS = 40.0
+COLD_S = 5.0
+"""The first seconds, in which costs are unknown and the queue decides, do not count."""
 
 
 def offered(load: float, tenants: int, replicas: int, part: float) -> list[Arrival]:
@@ -57,6 +59,8 @@ def share_served(load: float, tenants: int, replicas: int, part: float = 0.5) ->
     )
     asked, got = Counter[bool](), Counter[bool]()
     for record in spy.records():
+        if record.request.body_at < COLD_S:
+            continue
         greedy = record.request.tenant == "greedy"
         asked[greedy] += 1
         got[greedy] += record.outcome is Outcome.OK
