@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.queueing.headroom import AskedTiers, places_kept
+from gateway.core.results import AttemptOutcome
 from gateway.core.sample import Sample
 from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.slo import Objective, Slo
@@ -140,3 +141,22 @@ def test_tier_without_a_ttft_objective_yields_while_a_more_urgent_one_is_short_o
     assert asked.yields(patient, is_owed=False)
     asked.keep({}, 3.0, 1.0, 4.1)
     assert not asked.yields(patient, is_owed=False), "what was sent before has left"
+
+
+def short_of_room() -> Story:
+    """Two idle replicas, and a tier `batch` that yields to a tier that is short of room, until the next sample."""
+    rules = policy(pool("p", "r1", "r2", slots=4), STRICT, tier("batch", priority=1))
+    story = play(rules).arrives("sent before", tier="batch").expect(dispatch("r1"))
+    found = story.controller.state.fleet.pool("p")
+    assert found is not None
+    found.asked.short(rules.tiers["premium"], story.now)
+    return story
+
+
+def test_request_that_yields_is_sent_as_soon_as_room_is_not_short_any_more() -> None:
+    story = short_of_room().arrives("new", tier="batch").expect()
+    story.after(1.0).observes("r1", Sample(healthy=True)).expect(dispatch("r2", of="new"))
+
+
+def test_retry_does_not_yield() -> None:
+    short_of_room().finishes("sent before", AttemptOutcome.UNREACHABLE).expect(dispatch("r2"))

@@ -89,7 +89,7 @@ class ReplicaChoice(BoundedSlots[R]):
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if replica.spec.server != avoid.spec.server] or free
             free = [replica for replica in free if not replica.health.failures] or free
-        if not free or not self.may_take(request.tier, by_max):
+        if not free or not self.may_take(request.tier, by_max, had_slot=avoid is not None):
             return None
         return self.router.pick(free, random, request.prefix, self.request_tokens, home)
 
