@@ -234,8 +234,8 @@ class Promises:
 
     @staticmethod
     def _promised(live: RequestState) -> list[tuple[TtftJudge, float, bool]]:
-        """The judges that count a request, with its P(late) for each and whether costs were known. From now on they do
-        not count it.
+        """The judges that count a request, with its P(late) for each and whether costs were known. The request
+        forgets them, so the caller must take it out of their counts.
         """
         promised, live.promised = live.promised, None
         return promised if promised is not None else []

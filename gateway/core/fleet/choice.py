@@ -167,5 +167,5 @@ class ReplicaChoice(BoundedSlots[R]):
         return self._ready(by_max) if self.may_take(tier, by_max) else []
 
     def candidates(self, request: Request) -> list[R]:
-        """Replicas that `request` may use now, in the order of `by_load`. Room for its LoRA adapter is left out."""
+        """Replicas that `request` may use now, in the order of `by_load`. They may lack room for its LoRA adapter."""
         return sorted(with_model(self.ready(request.tier), self.names, request), key=by_load)
