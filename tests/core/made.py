@@ -11,6 +11,7 @@ from gateway.core.policy import AdmissionMode, AdmissionSpec, Model, Policy, Tie
 from gateway.core.pool_spec import Health, PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
 from gateway.core.sessions import Session, StoredResponse
+from gateway.core.slo import Slo
 
 STEADY = settings(derandomize=True, deadline=None)
 """For properties: the same examples in every run, however slow the machine is."""
@@ -75,6 +76,7 @@ def a_request(
     session: Session | None = None,
     stored: StoredResponse | None = None,
     truncates: bool = False,
+    slo: Slo | None = None,
 ) -> Request:
     """A streamed chat of 100 prompt tokens exactly and at most 100 of output, received whole at `now`."""
     chosen = rules.model(model)
@@ -101,6 +103,7 @@ def a_request(
         prefix=prefix,
         is_token_ids=token_ids,
         truncates=truncates,
+        slo=slo,
         adapter=adapter,
         session=session,
         stored=stored,

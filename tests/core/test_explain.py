@@ -97,6 +97,16 @@ def test_explain_gives_the_verdict_of_the_controller(
     assert isinstance(first, Dispatch if verdict == "sent" else Refuse)
 
 
+def test_explain_gives_no_reason_against_a_request_in_shadow_that_passes_the_queue() -> None:
+    parts = pool("p", *NAMES, strict_sessions=True), tier("std", slo=SLO, admission=AdmissionSpec(AdmissionMode.SHADOW))
+    story, _ = story_of(*parts, breach={"p": 0.9} | dict.fromkeys(NAMES, 0.1))
+    story.arrives("turn 1", session=session("talk")).arrives("turn 2", session=session("talk")).whatever()
+    found = explained(story)
+    assert isinstance(found, PlacementExplanation)
+    assert (found.verdict, found.constraint, found.best.breach) == ("sent", "shadow", 0.1)
+    assert "above" not in found.why
+
+
 @pytest.mark.parametrize(("asking", "verdict"), [("std", "refused"), ("high", "waits")])
 def test_explain_queues_only_more_urgent_requests_in_a_full_queue(asking: str, verdict: str) -> None:
     story = play(policy(pool("p", "r1", queue_limit=1), tier("high"), tier("std", 1)))

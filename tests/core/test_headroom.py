@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.queueing.headroom import AskedTiers, places_kept
+from gateway.core.results import AttemptOutcome, Reason
 from gateway.core.sample import Sample
 from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.slo import Objective, Slo
 from tests.core.made import policy, pool, tier
+from tests.core.oracle import ENFORCE, story_of
 from tests.core.playbook import Story, commit, dispatch, play
 from tests.core.test_explain import explained
 
@@ -140,3 +142,43 @@ def test_tier_without_a_ttft_objective_yields_while_a_more_urgent_one_is_short_o
     assert asked.yields(patient, is_owed=False)
     asked.keep({}, 3.0, 1.0, 4.1)
     assert not asked.yields(patient, is_owed=False), "what was sent before has left"
+
+
+def short_of_room() -> Story:
+    """Two idle replicas, and a tier `batch` that yields to a tier that is short of room, until the next sample."""
+    rules = policy(pool("p", "r1", "r2", slots=4), STRICT, tier("batch", priority=1))
+    story = play(rules).arrives("sent before", tier="batch").expect(dispatch("r1"))
+    found = story.controller.state.fleet.pool("p")
+    assert found is not None
+    found.asked.short(rules.tiers["premium"], story.now)
+    return story
+
+
+def test_request_that_yields_is_sent_as_soon_as_room_is_not_short_any_more() -> None:
+    story = short_of_room().arrives("new", tier="batch").expect()
+    story.after(1.0).observes("r1", Sample(healthy=True)).expect(dispatch("r2", of="new"))
+
+
+def test_retry_does_not_yield() -> None:
+    short_of_room().finishes("sent before", AttemptOutcome.UNREACHABLE).expect(dispatch("r2"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "yields"),
+    [((None, None), True), ((0.9, 0.1), True), ((0.001, None), False), ((None, 1e-6), False)],
+)
+def test_only_a_lost_request_that_an_idle_replica_would_serve_in_time_makes_others_yield(
+    asked: tuple[float | None, float | None], yields: bool
+) -> None:
+    """Otherwise one client could stop all less urgent tiers with a bound that nobody can keep."""
+    story, oracle = story_of(
+        pool("p", "r1"), tier("premium", slo=STRICT.slo, admission=ENFORCE), tier("batch", priority=1)
+    )
+    for number in range(40):
+        name = f"{number}"
+        story.arrives(name).sent(name).after(0.05).first_token(name).after(0.5).progress(name, 20)
+        story.finishes(name, output_tokens=20).whatever()
+    oracle.breach["p"] = 0.9
+    story.arrives("lost", slo=STRICT.slo.tightened(*asked)).whatever()
+    assert story.records["lost"].why is Reason.PREDICTED
+    story.arrives("b", tier="batch").expect(*(() if yields else (dispatch("r1"),)))

@@ -130,13 +130,19 @@ class Promises:
         return 1.0 if head_waited_s(offer.pool, offer.request.tier, forecast.at) > bound_s else 0.0
 
     def _fits_alone(self, offer: Offer) -> bool:
-        """Whether an idle replica would keep every TTFT objective of the request, so that only room is missing."""
+        """Whether an idle replica would keep every TTFT objective and the TPOT bound of the request, so that only room
+        is missing.
+        """
         judges = self._judges.get(offer.request.tier.name)
         if judges is None or not offer.request.stream or not self._forecaster.has_costs(offer.pool.spec.name):
             return False
+        slo = offer.slo  # its bounds may be tighter than its tier's, and then out of reach
+        if self._forecaster.costs(offer.pool).step.coefficients[0] > slo.tpot_bound_s:
+            return False
         alone_s = self._forecaster.alone_s(offer)
         for judge in judges:
-            p = self._forecaster.is_late_alone(offer.pool, alone_s, judge.objective.threshold_s)
+            bound_s = min(judge.objective.threshold_s, slo.ttft_bound_s)
+            p = self._forecaster.is_late_alone(offer.pool, alone_s, bound_s)
             if judge.corrected(p) > judge.allowed:
                 return False
         return True
@@ -234,8 +240,8 @@ class Promises:
 
     @staticmethod
     def _promised(live: RequestState) -> list[tuple[TtftJudge, float, bool]]:
-        """The judges that count a request, with its P(late) for each and whether costs were known. From now on they do
-        not count it.
+        """The judges that count a request, with its P(late) for each and whether costs were known. The request
+        forgets them, so the caller must take it out of their counts.
         """
         promised, live.promised = live.promised, None
         return promised if promised is not None else []

@@ -16,9 +16,9 @@ def place(offer: Offer) -> tuple[bool, Sequence[QueuedRequest], str]:
     """Whether the queue takes a request, the queued requests that give way to it, and the error text for these. The
     queue is limited in requests and in body bytes.
 
-    A more urgent tier displaces a less urgent one, and a heavier tier a lighter one of its priority. Within a tier, a
-    tenant with less than its share displaces one with more. Requests of tiers whose admission mode is not `enforce` are
-    always queued: only their deadline ends the wait.
+    A more urgent tier displaces a less urgent one. Among tiers of one priority, a heavier one displaces a lighter one.
+    Within a tier, a tenant with less than its share displaces one with more. Requests of tiers whose admission mode is
+    not `enforce` are always queued: only their deadline ends the wait.
     """
     request, queue, spec = offer.request, offer.pool.queue, offer.pool.spec
     count, held = queue.shared_with(request.tier)

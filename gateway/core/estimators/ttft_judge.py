@@ -10,7 +10,7 @@ A new request that is late with probability p adds p to the left side and 1 to t
 inequality still holds. It is also admitted if p <= allowed: admitting such requests repairs a broken percentile,
 refusing them does not. So under overload the queue stays as short as the tightest percentile needs.
 
-Requests that wait, wait for the same replicas, so they are late together: one queue would use up all late answers that
+All waiting requests wait for the same replicas, so they are late together: one queue would use up all late answers that
 are still allowed. So for the highest percentile a request that would wait needs p <= allowed. A refusal after a wait
 counts there as late.
 

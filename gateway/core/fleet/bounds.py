@@ -146,10 +146,13 @@ class BoundedSlots(Slots[R]):
         """Share (0-1) of the pool's slots that is free; 0 if it has no slots."""
         return self.spare / self._slots if self._slots else 0.0
 
-    def may_take(self, tier: Tier, by_max: bool) -> bool:
-        """Whether a slot is free for `tier`, besides the free slots that are reserved for other tiers."""
+    def may_take(self, tier: Tier, by_max: bool, had_slot: bool = False) -> bool:
+        """Whether a slot is free for `tier`, besides the free slots that are reserved for other tiers. `had_slot`:
+        whether the request was sent before. Then it does not make way for more urgent tiers, because it cannot be
+        queued again.
+        """
         if not by_max:
-            is_owed = self.queue.is_owed(tier)
+            is_owed = had_slot or self.queue.is_owed(tier)
             if self.asked.yields(tier, is_owed):
                 return False
             kept = self.asked.kept_from(tier, is_owed)

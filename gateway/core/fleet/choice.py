@@ -89,7 +89,7 @@ class ReplicaChoice(BoundedSlots[R]):
             free = [replica for replica in free if replica is not avoid]
             free = [replica for replica in free if replica.spec.server != avoid.spec.server] or free
             free = [replica for replica in free if not replica.health.failures] or free
-        if not free or not self.may_take(request.tier, by_max):
+        if not free or not self.may_take(request.tier, by_max, had_slot=avoid is not None):
             return None
         return self.router.pick(free, random, request.prefix, self.request_tokens, home)
 
@@ -167,5 +167,5 @@ class ReplicaChoice(BoundedSlots[R]):
         return self._ready(by_max) if self.may_take(tier, by_max) else []
 
     def candidates(self, request: Request) -> list[R]:
-        """Replicas that `request` may use now, in the order of `by_load`. Room for its LoRA adapter is left out."""
+        """Replicas that `request` may use now, in the order of `by_load`. They may lack room for its LoRA adapter."""
         return sorted(with_model(self.ready(request.tier), self.names, request), key=by_load)

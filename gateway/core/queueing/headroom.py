@@ -14,8 +14,8 @@ refused for lack of room would seem to need none, and less urgent ones would get
 
 Room is more than slots: a step that less urgent requests have made long leaves none to a tier with a tight TTFT. So
 while a tier loses requests that an idle replica would have served in time, less urgent tiers without a TTFT objective
-get nothing but their floors. Those with one do not yield: they would lose what they hold back. When all yielded,
-the weighted goodput of three tiers was .62 instead of .78, and the most urgent tier gained nothing.
+get nothing but their floors. Those with one do not yield: requests that they hold back would be late. When all
+tiers yielded, the weighted goodput of three tiers was .62 instead of .78, and the most urgent tier gained nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ WAIT_SHARE: Final = 0.2
 
 DEMAND_TAU_S: Final = 5.0
 YIELDS: Final = 2.0
-"""A tier yields if it has this many times the mean time of a request in the engine: once to wait, once to be served."""
+"""A tier yields only if its e2e bound is longer than this many times the mean time of a request in the engine: one to
+wait, one to be served.
+"""
 NOBODY: Final = 2**62
 """Less urgent than any tier."""
 STOPPED_S: Final = 15.0
@@ -91,8 +93,8 @@ class AskedTiers:
 
     def yields(self, tier: Tier, is_owed: bool) -> bool:
         """Whether `tier` gets nothing now, because a more urgent one is short of room. `is_owed`: whether the tier is
-        below its floor; then it does not yield. Nor does a tier that has promised when answers begin, or that could not
-        be in time afterwards.
+        below its floor; then it does not yield. Nor does a tier with a TTFT objective, or one whose requests would be
+        late afterwards.
         """
         if tier.priority <= self._short_from or is_owed or tier.slo.ttft:
             return False

@@ -192,7 +192,10 @@ def _admitted(admission: Admission, offer: Offer, decision: Decision) -> tuple[s
     if forecast is None or rule is RuleName.OWN_CACHE:
         return "", says
     if rule is RuleName.SHADOW:
-        return rule.value, f"{says}. {outlook.why(offer, forecast, outlook.doubt(offer, forecast))}"
+        doubt = outlook.doubt(offer, forecast)
+        if not doubt.is_doubtful:  # it was doubtful only in the queue, which it passes
+            return rule.value, says
+        return rule.value, f"{says}. {outlook.why(offer, forecast, doubt).removesuffix('.')}"
     if rule is RuleName.SHORTER_ANSWER:
         return rule.value, f"{says}: it gets at most {decision.offer.max_tokens} tokens"
     if rule is not RuleName.IN_TIME:
