@@ -18,6 +18,7 @@ from tests.core.made import policy, pool, tier
 from tests.core.oracle import ENFORCE, story_of
 from tests.core.playbook import Story, commit, dispatch, play
 from tests.core.test_explain import explained
+from tests.interpreted import interpreted
 
 P99 = Objective(0.99, 1.0)
 STRICT = tier("premium", priority=0, slo=Slo(ttft=(P99,)))
@@ -163,6 +164,7 @@ def test_retry_does_not_yield() -> None:
     short_of_room().finishes("sent before", AttemptOutcome.UNREACHABLE).expect(dispatch("r2"))
 
 
+@interpreted
 @pytest.mark.parametrize(
     ("asked", "yields"),
     [((None, None), True), ((0.9, 0.1), True), ((0.001, None), False), ((None, 1e-6), False)],
