@@ -110,10 +110,9 @@ async def _answer_all(listener: SlowListener, peer: socket.socket | None = None)
     """Answer streams with two tokens, and everything else with 200; that of `peer` first."""
     loop = asyncio.get_running_loop()
     while True:
-        peer = peer or await listener.accept()
-        if received := await loop.sock_recv(peer, 65536):
-            await loop.sock_sendall(peer, ANSWER if b'"stream":true' in received else OK)
-        peer.close()
+        with peer or await listener.accept() as peer:  # closed too if the test ends meanwhile
+            if received := await loop.sock_recv(peer, 65536):
+                await loop.sock_sendall(peer, ANSWER if b'"stream":true' in received else OK)
         peer = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -132,6 +133,10 @@ def token_ids(ids: list[Any], field: str) -> int:
     if set(map(type, ids)) != {int}:
         i = next(i for i, token in enumerate(ids) if type(token) is not int)
         raise BadRequest(f"{field}[{i}]", f"must be an integer, not {kind(ids[i])}", BAD_TYPE)
-    if min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
-        raise BadRequest(field, f"token ids must lie between 0 and {MAX_TOKEN_ID}")
+    try:
+        # Signed and unsigned 32-bit words have 0 to `MAX_TOKEN_ID` in common. Half as slow as min and max.
+        array("i", ids)
+        array("I", ids)
+    except OverflowError:
+        raise BadRequest(field, f"token ids must lie between 0 and {MAX_TOKEN_ID}") from None
     return TOKEN_BYTES * len(ids)
