@@ -42,7 +42,7 @@ class Offer:
         """Most output tokens of one choice; 0 if nothing is generated."""
         self.timeouts = request.policy.timeouts(request.tier, pool.spec.name)
         self.slo: Slo = request.slo or request.tier.slo
-        self.least_unread = pool.least_unread(prompt_tokens, request) if pool.knows_caches else prompt_tokens
+        self.least_unread = pool.least_unread(prompt_tokens, request)
         """Prompt tokens that the replica with the best cache would have to read."""
         slo = self.slo
         bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s
@@ -69,6 +69,16 @@ class Offer:
         other = self.capped(self.max_tokens)
         other.slo = slo
         return other
+
+    @property
+    def all_likely(self) -> int:
+        """Tokens of all its prompts together that are likely."""
+        return self.prompt_likely * self.request.batch
+
+    @property
+    def max_breach(self) -> float:
+        """Largest P(breach) with which it is admitted."""
+        return self.request.tier.admission.max_breach_probability
 
     @property
     def expires_at(self) -> float:

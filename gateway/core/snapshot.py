@@ -76,7 +76,7 @@ class Reliability:
 
 
 class Trust(StrEnum):
-    """Whether forecasts are trusted, or why not."""
+    """Whether P(breach) decides on requests of a pool."""
 
     TRUSTED = "trusted"
     COLD = "cold"

@@ -33,6 +33,7 @@ from gateway.sim.run.decider import Overheard
 from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
+from loadtests.experiments.bisection import highest_rate
 from loadtests.experiments.cells import Judgement, over_cells
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written
 from loadtests.experiments.runner import Runner
@@ -166,15 +167,7 @@ def highest_per_s(benchmark: Benchmark) -> float:
         arrivals = benchmark.interactive(1, rate, rate, benchmark.knee_s)
         return keeps(benchmark.slo, served(benchmark, arrivals, 1, "round-robin"))
 
-    low, high = 4.0, 8.0
-    while not is_kept(low):
-        low, high = low / 2.0, low
-    while is_kept(high):
-        low, high = high, 2.0 * high
-    while high / low > PRECISION:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if is_kept(middle) else (low, middle)
-    return low
+    return highest_rate(is_kept, 4.0, PRECISION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.lengths import LENGTHS, LengthDistribution, Mixture, Part
 from gateway.sim.workload.synthetic import Synthetic, TierTraffic
+from loadtests.experiments.bisection import highest_rate
 from loadtests.experiments.cap_search import CapSearch, Key, best_of
 from loadtests.quantiles import rank
 
@@ -57,6 +58,7 @@ GOOD_AT_KNEE = 0.97
 FEW_SEATS = 8
 """An engine with so few sequences at a time is given more time for each of them."""
 KNEE_S, KNEE_ANSWERS = 200.0, 400
+KNEE_PRECISION = 1.03
 REPLICAS = ("127.0.0.1:9001", "127.0.0.1:9002")
 POLICIES = Path(__file__).resolve().parents[2] / "policies"
 WRITTEN = {"three": POLICIES / "chat-with-tiers.yaml", "default": POLICIES / "default.yaml"}
@@ -169,13 +171,7 @@ class Cell:
             served = run(self, "round-robin", (1,), rate, max(KNEE_S, KNEE_ANSWERS / rate))
             return weighted(self, served) >= GOOD_AT_KNEE
 
-        low, high = 0.05, 0.1
-        while is_good(high):
-            low, high = high, 2 * high
-        while high / low > 1.03:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if is_good(middle) else (low, middle)
-        return low
+        return highest_rate(is_good, 0.05, KNEE_PRECISION)
 
 
 def run(

@@ -32,6 +32,7 @@ from gateway.sim.run.run import simulate
 from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.traces import Mix, open_trace
+from loadtests.experiments.bisection import highest_rate
 from loadtests.experiments.cells import Judgement, over_cells
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
 from loadtests.experiments.runner import Runner
@@ -151,15 +152,7 @@ def rate_1x(case: Case) -> float:
     def is_good(rate: float) -> bool:
         return fmean(play(case, rate, ROUND_ROBIN).good) >= GOOD_AT_1X
 
-    low, high = 1.0, 2.0
-    while not is_good(low):
-        low, high = low / 2.0, low
-    while is_good(high):
-        low, high = high, 2.0 * high
-    while high / low > PRECISION:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if is_good(middle) else (low, middle)
-    return low
+    return highest_rate(is_good, 1.0, PRECISION)
 
 
 def measure(case: Case) -> Measured:

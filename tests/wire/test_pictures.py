@@ -158,7 +158,7 @@ def test_tokens_of_pictures_are_learned_for_each_model_from_the_counts_of_its_en
     assert learned.factor("b") == 1.0
 
 
-def test_one_strange_picture_changes_the_tokens_of_a_model_by_at_most_two() -> None:
+def test_one_picture_at_most_doubles_or_halves_what_pictures_count_for_a_model() -> None:
     learned = PictureTokens()
     learned.learn("a", 1000, 4000, 1)
     assert learned.factor("a") == 0.5

@@ -95,8 +95,7 @@ class Admission:
             if not live.request.stream or forecast.ttft_s <= bound_s:
                 return ""
             return f"The replicas are busy. This request's turn came too late for a first token within {bound_s:g} s."
-        limit = tier.admission.max_breach_probability
-        return reason(offer, forecast, limit) if forecast.breach > limit else ""
+        return reason(offer, forecast) if forecast.breach > offer.max_breach else ""
 
     def admitted(self, live: RequestState, decision: Decision, now: float) -> None:
         """Record that a request was sent or queued."""

@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.rates import Decay
+
 MEMORY_S: Final = 60.0
 """Time constant (seconds) with which past requests are forgotten exponentially."""
 MARGIN: Final = 0.05
@@ -31,25 +33,20 @@ for cut ones: prompts of 4,096 tokens were admitted 27 points less often than th
 """
 
 
-class Admissions:
+class Admissions(Decay):
     """Numbers of requests offered and admitted lately."""
 
-    __slots__ = ("_at", "admitted", "offered")
+    __slots__ = ("admitted", "offered")
 
     def __init__(self) -> None:
+        super().__init__(MEMORY_S)
         self.offered = self.admitted = 0.0
-        self._at = 0.0
-
-    def kept(self, now: float) -> float:
-        """Share (0-1) of the counts that is not forgotten by `now`."""
-        return math.exp((self._at - now) / MEMORY_S)
 
     def settle(self, now: float) -> None:
         """Apply the forgetting up to `now` to the counts."""
-        kept = self.kept(now)
+        kept = self.forget(now)
         self.offered *= kept
         self.admitted *= kept
-        self._at = now
 
     def decided(self, admitted: bool, now: float) -> None:
         """Count one more offered request, and one more admitted request if it was `admitted`."""

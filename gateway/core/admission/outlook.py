@@ -54,21 +54,16 @@ class Outlook:
         return drain_per_s(self._forecaster.costs(pool), pool)
 
     def trust(self, pool: Pool) -> Trust:
-        """Whether forecasts for this pool are trusted, or why not."""
+        """The state of the forecasts of this pool."""
         return self._forecaster.trust(pool.spec.name)
 
     def trusted(self, pool: Pool) -> bool:
-        """Whether forecasts decide on requests of this pool. If not, only the limits of slots and queue decide."""
-        return self._forecaster.trust(pool.spec.name) is Trust.TRUSTED
+        """Whether P(breach) decides on requests of this pool. If not, slots, queue and the judges of TTFT decide."""
+        return self._forecaster.decides(pool)
 
     def doubt(self, offer: Offer, forecast: Forecast) -> Doubt:
         """Whether a trusted forecast is above the threshold, or a constraint of the tier would break."""
         return self._promises.doubt(offer, forecast)
-
-    @staticmethod
-    def is_within(offer: Offer, forecast: Forecast) -> bool:
-        """Whether P(breach) is within the threshold of the tier."""
-        return forecast.breach <= offer.request.tier.admission.max_breach_probability
 
     def is_length_owed(self, offer: Offer, now: float) -> bool:
         """Whether too few requests with prompts of this length were admitted lately."""
@@ -80,7 +75,7 @@ class Outlook:
         """The error text for a request that is refused because of this doubt."""
         broken = doubt.broken
         if broken is None:
-            return reason(offer, forecast, offer.request.tier.admission.max_breach_probability)
+            return reason(offer, forecast)
         bound_s = broken.objective.threshold_s
         late, allowed = above_limit(doubt.late[-1], broken.allowed)
         return (
@@ -90,8 +85,8 @@ class Outlook:
         )
 
 
-def reason(offer: Offer, forecast: Forecast, limit: float) -> str:
-    """The error text for a request whose P(breach) is above `limit`."""
+def reason(offer: Offer, forecast: Forecast) -> str:
+    """The error text for a request whose P(breach) is too large."""
     slo, is_streamed = offer.slo, offer.request.stream
     latencies = (
         ("time to first token", forecast.ttft_s, slo.ttft_bound_s if is_streamed else math.inf),
@@ -103,7 +98,7 @@ def reason(offer: Offer, forecast: Forecast, limit: float) -> str:
     if predicted_s > bound_s:
         shown, bound = above_bound(predicted_s, bound_s)
         missed = f"{name} {shown} s, more than {bound} s; an objective is missed"
-    chance, allowed = above_limit(forecast.breach, limit)
+    chance, allowed = above_limit(forecast.breach, offer.max_breach)
     return f"The replicas are busy. Predicted: {missed} with a probability of {chance}, above {allowed}."
 
 

@@ -23,7 +23,6 @@ from gateway.core.prediction import Forecast
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason, Record
 from gateway.core.slo import Objective, Slo
-from gateway.core.snapshot import Trust
 
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
 """Refusals for reasons other than latency."""
@@ -51,7 +50,7 @@ class Doubt:
 
     def __init__(self, is_likely_missed: bool) -> None:
         self.is_likely_missed = is_likely_missed
-        """Whether P(breach) is above the threshold of the tier, and costs are known. Then no judge was asked."""
+        """Whether P(breach) decides and is above the threshold of the tier. Then no judge was asked."""
         self.broken: TtftJudge | None = None
         """The judge that does not admit it; None if all do."""
         self.late: list[float] = []
@@ -107,8 +106,7 @@ class Promises:
     def doubt(self, offer: Offer, forecast: Forecast) -> Doubt:
         """Ask P(breach) first, then the judges of the tier, up to the first that does not admit the request."""
         request = offer.request
-        is_trusted = self._forecaster.trust(offer.pool.spec.name) is Trust.TRUSTED
-        doubt = Doubt(is_trusted and forecast.breach > request.tier.admission.max_breach_probability)
+        doubt = Doubt(forecast.breach > offer.max_breach and self._forecaster.decides(offer.pool))
         if doubt.is_likely_missed or not request.stream:
             return doubt
         waits = forecast.wait_s > 0.0
@@ -269,9 +267,9 @@ class Promises:
                 fairness.decided(prompt, False, now)
             elif live.counted and record.outcome is Outcome.INVALID:
                 fairness.take_back(prompt, now)
-        if lost and live.offer is not None and self._fits_alone(live.offer):
-            live.offer.pool.asked.short(live.request.tier, now)
         if lost:
+            if live.offer is not None and self._fits_alone(live.offer):
+                live.offer.pool.asked.short(live.request.tier, now)
             for judge, late, had_costs in self._promised(live):
                 if judge.highest:
                     judge.judged(late, True, now, had_costs)

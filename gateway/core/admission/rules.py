@@ -191,7 +191,7 @@ class TenantShare(OwedShare):
 
     def decide(self, case: Case) -> Decision | None:
         offer, outlook = case.offer, case.outlook
-        is_timely = outlook.is_within(offer, case.forecast) or not outlook.trusted(offer.pool)
+        is_timely = case.forecast.breach <= offer.max_breach or not outlook.trusted(offer.pool)
         return self.owed(case) if is_timely and is_within_share(offer, case.now) else None
 
 
@@ -277,7 +277,7 @@ class ShorterAnswer(AdmissionRule):
             return None
         shorter = offer.capped(tokens)
         forecast = case.outlook.forecast(shorter, case.replica, case.now)
-        return case.admit(self.rule, forecast, offer=shorter) if case.outlook.is_within(shorter, forecast) else None
+        return case.admit(self.rule, forecast, offer=shorter) if forecast.breach <= shorter.max_breach else None
 
 
 class PredictedBreach(AdmissionRule):

@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.rates import Decay
 from gateway.core.slo import Objective
 
 MEMORY_S: Final = 10.0
@@ -56,12 +57,12 @@ class TtftJudge:
         "_admitted",
         "_alone",
         "_answers",
-        "_at",
+        "_answers_decay",
         "_expected",
         "_late",
         "_log_margin",
         "_offered",
-        "_offered_at",
+        "_offered_decay",
         "allowed",
         "highest",
         "objective",
@@ -74,10 +75,12 @@ class TtftJudge:
         self.allowed = SAFETY * (1.0 - objective.quantile)
         """Allowed share (0-1) of late answers."""
         self._log_margin = 0.0
-        self._answers = self._late = self._at = 0.0
+        self._answers = self._late = 0.0
+        self._answers_decay = Decay(MEMORY_S)
         self._admitted = 0
         self._expected = 0.0
-        self._offered = self._alone = self._offered_at = 0.0
+        self._offered = self._alone = 0.0
+        self._offered_decay = Decay(OFFERED_MEMORY_S)
 
     @property
     def open(self) -> int:
@@ -106,16 +109,15 @@ class TtftJudge:
             return True
         if waits and self.highest:
             return False
-        kept = math.exp((self._at - now) / MEMORY_S)
+        kept = self._answers_decay.kept(now)
         count = kept * self._answers + self._admitted + 1.0
         return kept * self._late + self._expected + p <= self.allowed * count
 
     def offered(self, alone: float, now: float) -> None:
         """Count an arrival. `alone` (0-1): P(an idle replica would be late for it)."""
-        kept = math.exp((self._offered_at - now) / OFFERED_MEMORY_S)
+        kept = self._offered_decay.forget(now)
         self._offered = kept * self._offered + 1.0
         self._alone = kept * self._alone + alone
-        self._offered_at = now
 
     def is_beyond(self) -> bool:
         """Whether even idle replicas would break the objective under the offered requests."""
@@ -139,10 +141,9 @@ class TtftJudge:
         """
         self.dropped(p)
         one = 1.0 if late else 0.0
-        kept = math.exp((self._at - now) / MEMORY_S)
+        kept = self._answers_decay.forget(now)
         self._answers = kept * self._answers + 1.0
         self._late = kept * self._late + one
-        self._at = now
         if had_costs:
             most = math.log(MAX_MARGIN)
             self._log_margin = max(-most, min(most, self._log_margin + STEP * (one - p)))

@@ -1,1 +1,1 @@
-"""The forecast of a request at a replica or in the queue, its calibration, and whether it is trusted."""
+"""The forecast of a request at a replica or in the queue, and how reliable it was."""

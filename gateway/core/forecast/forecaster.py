@@ -15,17 +15,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.core.estimators.attempt_prediction import AttemptPrediction
-from gateway.core.estimators.drift import PageHinkley
 from gateway.core.estimators.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
 from gateway.core.estimators.output_length import Bucket, OutputLengths
 from gateway.core.estimators.regression import BLOCK, FIRST
 from gateway.core.estimators.replica_model import ReplicaModel
-from gateway.core.estimators.spread import DIRECT, Spread, queued_kind, tpot_kind
+from gateway.core.estimators.spread import DIRECT, queued_kind, tpot_kind
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.fleet.step_budget import StepPrices
+from gateway.core.forecast.learned import UNKNOWN, PoolLearned
 from gateway.core.forecast.learner import Learner
-from gateway.core.forecast.reliability import Scores
 from gateway.core.forecast.wait import is_step_kept, p_breach, wait_in_gateway_s
 from gateway.core.offer import Offer
 from gateway.core.policy import Policy
@@ -35,10 +34,6 @@ from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.snapshot import ForecastView, PoolLearnedView, Trust
 
-COLD_SAMPLES: Final = 30
-"""Costs count as known after this many latency samples (first tokens or whole answers)."""
-TRUSTED_SAMPLES: Final = 100
-"""P(breach) decides only after this many: the spread of latencies is learned later than their costs."""
 EARLY_STEPS: Final = 31
 """An answer under way is compared with its forecast after this many steps."""
 MERGED: Final = 1.5
@@ -47,36 +42,6 @@ EXPECT_EVERY: Final = 1.25
 """The expected number of tokens still to come is updated each time an answer has grown by this factor."""
 IDLE: Final = ReplicaModel(LatencyModel(), 0.0)
 """Model of a replica that never got a request."""
-
-
-class PoolLearned:
-    """Learned facts of one pool."""
-
-    __slots__ = ("costs", "drift", "samples", "scores", "spread")
-
-    def __init__(self) -> None:
-        self.costs = LatencyModel()
-        self.spread = Spread()
-        self.drift = PageHinkley()
-        self.scores = Scores()
-        """Labels of P(breach)."""
-        self.samples = 0
-        """Latencies that were compared with their forecasts: first tokens, or whole answers."""
-
-    @property
-    def has_costs(self) -> bool:
-        """Whether there are enough samples for engine costs to be known."""
-        return self.samples >= COLD_SAMPLES
-
-    def sampled(self, error: float) -> None:
-        """Learn that a latency was exp(error) times its forecast at dispatch. Drift makes the costs forgotten."""
-        if self.has_costs and self.drift.add(error):
-            self.costs.forget()
-        self.samples += 1
-
-
-UNKNOWN: Final = PoolLearned()
-"""Facts of a pool of which nothing is known. Nothing may be added to it."""
 
 
 class Forecaster(Learner):
@@ -129,7 +94,7 @@ class Forecaster(Learner):
             step_s = costs.step_s(costs.queued_decodes, costs.queued_context)
             scale, drift = 1.0, costs.queued_drift
             slot_s = costs.queued_slot_s
-            engine_s = costs.ttft_s(costs.queued_backlog, pool.least_unread(offer.prompt_tokens, request), step_s)
+            engine_s = costs.ttft_s(costs.queued_backlog, offer.least_unread, step_s)
             kind, limit_s = queued_kind(ahead.requests), costs.queued_limit_s
             prompt_tokens_per_s = pool.prompts.per_s(now) / max(1, len(pool.replicas))
         more_s = wait_s + slot_s + scale * engine_s
@@ -370,8 +335,12 @@ class Forecaster(Learner):
     # ---- reading
 
     def trust(self, pool: str) -> Trust:
+        """The state of the forecasts of this pool."""
+        return self._pools.get(pool, UNKNOWN).trust
+
+    def decides(self, pool: Pool) -> bool:
         """Whether P(breach) decides on requests of this pool."""
-        return Trust.TRUSTED if self._pools.get(pool, UNKNOWN).samples >= TRUSTED_SAMPLES else Trust.COLD
+        return self.trust(pool.spec.name) is Trust.TRUSTED
 
     def view(self, now: float) -> ForecastView:
         """A copy of the learned facts."""

@@ -8,7 +8,6 @@ from typing import Final
 
 from gateway.core.admission.promises import Promises, is_lost
 from gateway.core.estimators.prompt_length import PromptEstimator
-from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.offer import Offer
 from gateway.core.policy import CountedTokens, Tier
@@ -52,16 +51,16 @@ class Accounting:
 
     # ---- in the order in which they are called
 
-    def exceeded(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
+    def exceeded(self, live: RequestState, offer: Offer, now: float) -> LimitExceeded | None:
         """The tenant's limit that the new request would exceed, or None. Changes only `live`."""
         request = live.request
-        self._expect_cached(live, pool)
+        self._expect_cached(live, offer)
         return self._tenants.check(request.tenant, request.tier, live.most_tokens, now)
 
-    def reserve(self, live: RequestState, pool: Pool, now: float) -> LimitExceeded | None:
+    def reserve(self, live: RequestState, offer: Offer, now: float) -> LimitExceeded | None:
         """Charge the request, its prompt tokens and its granted output tokens to its tenant's limits."""
         use = self._tenants.of(live.request.tenant, live.request.tier, now)
-        self._expect_cached(live, pool)
+        self._expect_cached(live, offer)
         most = live.most_tokens
         exceeded = use.check(most, now)
         if exceeded is not None:
@@ -130,11 +129,11 @@ class Accounting:
     # ---- within
 
     @staticmethod
-    def _expect_cached(live: RequestState, pool: Pool) -> None:
+    def _expect_cached(live: RequestState, offer: Offer) -> None:
         """Predict the cached prompt tokens, if the tier does not charge them."""
         request = live.request
         if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
-            live.cached_tokens = live.prompt_tokens - pool.least_unread(live.prompt_tokens, request)
+            live.cached_tokens = offer.prompt_tokens - offer.least_unread
 
     @staticmethod
     def _correct(live: RequestState, now: float) -> None:

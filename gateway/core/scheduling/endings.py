@@ -91,7 +91,7 @@ class Endings:
             return False
         if replica.pool is not live.pool:
             live.grant(offer_of(live).at(replica.pool))
-            replica.pool.demand.arrived(offer_of(live).prompt_likely * live.request.batch)
+            replica.pool.demand.arrived(offer_of(live).all_likely)
         self._send_again(live, replica)
         return True
 

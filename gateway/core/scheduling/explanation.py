@@ -200,7 +200,7 @@ def _admitted(admission: Admission, offer: Offer, decision: Decision) -> tuple[s
         return rule.value, f"{says}: it gets at most {decision.offer.max_tokens} tokens"
     if rule is not RuleName.IN_TIME:
         return rule.value, says
-    if not outlook.is_within(offer, forecast):
+    if forecast.breach > offer.max_breach:
         return "", f"P(breach) is above the threshold, but the forecast is {outlook.trust(offer.pool)}"
     return "", says
 

@@ -198,5 +198,5 @@ class Inspector:
         if isinstance(offer, Unplaceable):
             return offer
         live.ask(offer)
-        exceeded = state.accounting.exceeded(live, offer.pool, now)
+        exceeded = state.accounting.exceeded(live, offer, now)
         return explain(state.admission, offer, exceeded, now)

@@ -323,7 +323,7 @@ class Lifecycle:
     def cut(self, live: RequestState, why: Reason) -> None:
         """End an answer that has begun as an incomplete answer."""
         live.decide(Outcome.CUT, why, self._call.now)
-        self._call.commands.append(Cut(live.request.id, why, offer_of(live).prompt_likely * live.request.batch))
+        self._call.commands.append(Cut(live.request.id, why, offer_of(live).all_likely))
         self.cancel(live)
         self.settle(live)
 
@@ -375,7 +375,7 @@ class Lifecycle:
             pool.queue.of_tier(tier).turns.take_back(sent_at)
         if live.outcome is Outcome.INVALID:
             came_at = live.request.body_at
-            pool.demand.take_back(offer_of(live).prompt_likely * live.request.batch)
+            pool.demand.take_back(offer_of(live).all_likely)
             pool.asked.take_back(tier, came_at, now)
             pool.queue.of_tier(tier).arrivals.take_back(came_at, now)
 

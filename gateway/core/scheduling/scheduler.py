@@ -54,7 +54,7 @@ class Scheduler:
 
     def reserve(self, live: RequestState, offer: Offer) -> bool:
         """Charge this request to its tenant's limits. Returns False if it exceeds them; the request is refused then."""
-        exceeded = self._accounting.reserve(live, offer.pool, self._call.now)
+        exceeded = self._accounting.reserve(live, offer, self._call.now)
         if exceeded is None:
             return True
         detail = ""
@@ -82,7 +82,7 @@ class Scheduler:
 
     def _offered(self, live: RequestState, offer: Offer) -> None:
         """Count the request in the demand of the offer's pool, and of its tier and tenant there."""
-        offer.pool.demand.arrived(offer.prompt_likely * offer.request.batch)
+        offer.pool.demand.arrived(offer.all_likely)
         offer.pool.asked.used(offer.request.tier, self._call.now)
         self._accounting.offered(live, offer, self._call.now)
 
@@ -100,7 +100,7 @@ class Scheduler:
         now, pool, replica = self._call.now, decision.offer.pool, decision.replica
         if live.pool is not None and live.pool is not pool:
             self._pass_on(live.pool)
-            pool.demand.arrived(decision.offer.prompt_likely * live.request.batch)
+            pool.demand.arrived(decision.offer.all_likely)
         live.grant(decision.offer)
         if replica is None:
             self._queue(live, decision)
@@ -176,8 +176,7 @@ class Scheduler:
         for other in pool.queue.heads(now) if pool.queue else ():
             if other.request.tier.priority <= live.request.tier.priority:
                 waiting = self._requests[other.request.id]
-                needed = waiting.needs_tokens
-                replica = pool.pick(waiting.request, needed, self._random.random(), by_max=True)
+                replica = pool.pick(waiting.request, waiting.needs_tokens, self._random.random(), by_max=True)
                 if replica is not None:
                     self._serve(waiting, replica)
                     return

@@ -1,0 +1,51 @@
+"""Learned facts of one pool: what its engine costs, and how forecasts err."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.estimators.drift import PageHinkley
+from gateway.core.estimators.latency_model import LatencyModel
+from gateway.core.estimators.spread import Spread
+from gateway.core.forecast.reliability import Scores
+from gateway.core.snapshot import Trust
+
+COLD_SAMPLES: Final = 30
+"""Costs count as known after this many latency samples (first tokens or whole answers)."""
+TRUSTED_SAMPLES: Final = 100
+"""P(breach) decides only after this many: the spread of latencies is learned later than their costs."""
+
+
+class PoolLearned:
+    """Learned facts of one pool."""
+
+    __slots__ = ("costs", "drift", "samples", "scores", "spread")
+
+    def __init__(self) -> None:
+        self.costs = LatencyModel()
+        self.spread = Spread()
+        self.drift = PageHinkley()
+        self.scores = Scores()
+        """Labels of P(breach)."""
+        self.samples = 0
+        """Latencies that were compared with their forecasts: first tokens, or whole answers."""
+
+    @property
+    def has_costs(self) -> bool:
+        """Whether there are enough samples for engine costs to be known."""
+        return self.samples >= COLD_SAMPLES
+
+    @property
+    def trust(self) -> Trust:
+        """Whether P(breach) decides."""
+        return Trust.TRUSTED if self.samples >= TRUSTED_SAMPLES else Trust.COLD
+
+    def sampled(self, error: float) -> None:
+        """Learn that a latency was exp(error) times its forecast at dispatch. Drift makes the costs forgotten."""
+        if self.has_costs and self.drift.add(error):
+            self.costs.forget()
+        self.samples += 1
+
+
+UNKNOWN: Final = PoolLearned()
+"""Facts of a pool of which nothing is known. Nothing may be added to it."""
