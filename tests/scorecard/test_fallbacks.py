@@ -54,7 +54,7 @@ async def test_request_that_model_and_fallback_refuse_is_refused(
 ) -> None:
     capture.answer = lambda call: None
     async with Capture() as other:
-        other.answer = lambda call: None
+        other.models, other.answer = ["tiny"], lambda call: None
         gw = await gateway(rules(capture.url, other.url))
         first, second, third = [await connect(gw.url) for _ in range(3)]
         first.send(chat())
