@@ -16,9 +16,9 @@ from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Sources, Watched
-from gateway.proxy.driver import Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
+from gateway.driving.local_driver import LocalDriver
 from gateway.reload import PolicyReloads
 from gateway.sweeper import Sweeper
 
@@ -28,7 +28,7 @@ class AdminPort:
     """The parts of the process that the admin port reads and changes."""
 
     controller: Controller
-    driver: Driver
+    driver: LocalDriver
     handler: RequestHandler
     limits: ConnectionLimits
     """Limits of the API port."""

@@ -31,9 +31,9 @@ from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
 from gateway.proxy.client.asgi_connection import AsgiConnection
 from gateway.proxy.client.client_connection import ClientConnection
-from gateway.proxy.driver import Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
+from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.proxy.services import ExchangeServices
@@ -77,7 +77,7 @@ class Gateway:
         self.settings = settings
         self.metrics = Metrics(policy)
         self.journal, self.controller = _deciders(settings, policy)
-        self.driver = Driver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
+        self.driver = LocalDriver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
         self.limits = _api_limits(settings, policy)
         self._admin_limits = _admin_limits(settings)
         self.board = ModelBoard(int(time.time()))

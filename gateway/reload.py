@@ -22,9 +22,9 @@ from gateway.policy.errors import PolicyError, PolicyErrors, shown
 from gateway.policy.exposure import exposure_error
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.callers import Callers, callers_of
-from gateway.proxy.driver import Driver
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
+from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.settings import Settings
 
@@ -43,7 +43,7 @@ class Prepared:
 class PolicyUsers:
     """The parts of the process that get each new policy."""
 
-    driver: Driver
+    driver: LocalDriver
     handler: RequestHandler
     limits: ConnectionLimits
     upstreams: Upstreams

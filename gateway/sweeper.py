@@ -12,8 +12,8 @@ from gateway.core.snapshot import ReplicaState
 from gateway.late import LATE_S, POLL_S
 from gateway.observe.logs import log_quarantine
 from gateway.observe.metrics.little import Little
-from gateway.proxy.driver import Driver
 from gateway.proxy.limits import SWEEP_S, ConnectionLimits
+from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.oddities import Oddities
 from gateway.wire.answers.oddity import Oddity
 
@@ -30,7 +30,7 @@ class Sweeper:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: LocalDriver,
         oddities: Oddities,
         little: Little,
         limits: tuple[ConnectionLimits, ...],

@@ -38,7 +38,7 @@ LONG = {
     "gateway/core/forecast/forecaster.py": 378,
     "gateway/core/scheduling/lifecycle.py": 402,
     "gateway/proxy/client/client_connection.py": 443,
-    "gateway/proxy/driver.py": 489,
+    "gateway/driving/local_driver.py": 418,
     "gateway/proxy/exchange.py": 455,
     "gateway/proxy/replica/upstream_connection.py": 469,
     "gateway/sim/engine/replica.py": 438,

@@ -200,4 +200,4 @@ class CountingEndpoint:
         # This is the high estimate. With a low estimate, clients would send prompts that do not fit.
         name = parsed.model if model.any_name else model.name
         size = parsed.prompt_bytes + Placeholders(parsed.fields, self._pictures.factor(name)).correction
-        return self._driver.controller.prompts.estimate(name, size)[1]
+        return self._driver.estimate(name, size)

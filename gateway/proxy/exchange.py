@@ -446,10 +446,10 @@ class Exchange(AttemptOwner):
     def _limit_lines(self) -> bytes:
         """Header lines of answers and errors alike: CORS, rate limits, and the end of the connection."""
         closing = b"" if self._client is None else self._client.closing_line()
-        return self._head.cors + closing + self._rates(self.driver.clock()).encode()
+        return self._head.cors + closing + self._rates().encode()
 
-    def _rates(self, now: float) -> str:
+    def _rates(self) -> str:
         limits = self.request.tier.limits
         if limits.requests_per_min is None and limits.tokens_per_min is None:
             return ""
-        return rate_limit_lines(self.driver.controller.left(self.request.tenant, self.request.tier.name, now))
+        return rate_limit_lines(self.driver.left(self.request.tenant, self.request.tier.name))

@@ -84,7 +84,7 @@ class RequestHandler:
     @property
     def ready(self) -> bool:
         """Whether new requests are accepted."""
-        return not self.leaving and self.driver.controller.alive()
+        return not self.leaving and self.driver.alive()
 
     # ---- with the head alone
 
@@ -128,12 +128,11 @@ class RequestHandler:
 
     def limit_problem(self, path: bytes, endpoint: Endpoint, caller: Caller) -> Problem | None:
         """The limit that refuses any request of a tenant to this path now; None if there is none."""
-        now = self.driver.clock()
         if path in COUNTING:
-            exceeded = self.counting.exceeded(caller.tenant, caller.tier, now)
+            exceeded = self.counting.exceeded(caller.tenant, caller.tier, self.driver.clock())
         else:
             least = 0 if endpoint in WEIGHTLESS else 1
-            exceeded = self.driver.controller.exceeded(caller.tenant, caller.tier, least, now)
+            exceeded = self.driver.exceeded(caller.tenant, caller.tier, least)
         return None if exceeded is None else Problem(exceeded.why, retry_after_s=exceeded.wait_s)
 
     def dialect(self, path: bytes, head: RequestHead) -> Dialect:
@@ -154,7 +153,7 @@ class RequestHandler:
         self.services.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
         lines = head.cors
         if caller is not None and problem.retry_after_s is not None:
-            left = self.driver.controller.left(caller.tenant, caller.tier.name, self.driver.clock())
+            left = self.driver.left(caller.tenant, caller.tier.name)
             lines += rate_limit_lines(left).encode()
         return error_response(dialect, problem, head.request_id, lines, close=close)
 
@@ -246,7 +245,7 @@ class RequestHandler:
             body_at=body_at,
             batch=parsed.batch,
             asked_model=parsed.model if model.any_name else "",
-            body_hash=fingerprint(parsed) if self.driver.controller.suspects(body_at) else None,
+            body_hash=fingerprint(parsed) if self.driver.suspects(body_at) else None,
             slo=slo,
             assembled=parsed.assembled,
             prefix=prefix,

@@ -67,7 +67,7 @@ class ExchangeServices:
         self.log = log
         self.refusals = RefusalLog(driver.clock)
         self.mirror = mirror
-        self.responses = StoredResponses(driver.controller.restarts)
+        self.responses = StoredResponses(driver.restarts)
         self.pictures = PictureTokens()
         self.keep_alives = KeepAlives()
         """Silent streams that get comments."""

@@ -24,9 +24,10 @@ from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountS
 from gateway.core.sample import Sample
 from gateway.core.serving import models_of
 from gateway.proxy.client.client_connection import ClientConnection
-from gateway.proxy.driver import CommandHandler, Driver
+from gateway.proxy.driver import CommandHandler
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
+from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.proxy.services import ExchangeServices
@@ -560,7 +561,7 @@ class Play:
         rules = rules or policy(pool("p", "r1", "r2"), tier("std"))
         self.meter = Meter()
         self.controller = Script(loop.time)
-        self.driver = Driver(self.controller, self.meter, loop, loop.time)  # type: ignore[arg-type]
+        self.driver = LocalDriver(self.controller, self.meter, loop, loop.time)  # type: ignore[arg-type]
         self.upstreams = Upstreams(Oddities(self.meter, loop.time), loop.time)
         self.upstreams.configure(rules.pools.values())
         self.logged: list[str] = []

@@ -18,9 +18,9 @@ from gateway.policy.builtin import builtin
 from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.client.request_reader import RequestReader
 from gateway.proxy.count_tokens import ask_nobody
-from gateway.proxy.driver import Driver
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
+from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.proxy.replica.upstream_connection import UpstreamConnection
@@ -125,7 +125,7 @@ PLACES: list[tuple[type, str]] = [
     *[(ClientConnection, name) for name in ("_answer", "placed", "_rest", "_out")],
     *[(UpstreamConnection, name) for name in ("send", "_head", "_body", "_end")],
     *[(ReplicaConnections, name) for name in ("send", "release", "_take_idle")],
-    *[(Driver, name) for name in ("_act", "_carry_out")],
+    *[(LocalDriver, name) for name in ("_act", "_carry_out")],
     *[(Metrics, name) for name in ("ended", "gaps")],
     (RequestHandler, "enter"),
 ]

@@ -21,7 +21,7 @@ from gateway.core.journal.recorder import CALLS
 from gateway.core.pool_spec import Timeouts
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record
 from gateway.core.sample import Sample
-from gateway.proxy.driver import Driver
+from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.logs import LOG_EVERY_S
 from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.events import StreamReader
@@ -172,7 +172,7 @@ class Rig:
         self.meter = Meter(trap)
         self.controller = Controller(POLICY, random.Random(1))
         at, trap.at = trap.at, -1
-        self.driver = Driver(self.controller, cast(Any, self.meter), cast(Any, self.loop), lambda: self.loop.now)
+        self.driver = LocalDriver(self.controller, cast(Any, self.meter), cast(Any, self.loop), lambda: self.loop.now)
         for name in CALLS - {"fail"}:
             setattr(self.controller, name, trap.around(f"controller.{name}", getattr(self.controller, name)))
         self.exchanges = [FakeExchange(trap) for _ in range(REQUESTS)]

@@ -1,0 +1,1 @@
+"""Connects exchanges with the controller: in this process, or in another one."""
