@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from gateway.core.controller import Controller
 from gateway.core.snapshot import ReplicaState
+from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.journal.writer import Journal
@@ -18,7 +19,6 @@ from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Sources, Watched
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
-from gateway.driving.local_driver import LocalDriver
 from gateway.reload import PolicyReloads
 from gateway.sweeper import Sweeper
 

@@ -18,6 +18,7 @@ from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
+from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.mirror import Mirrors
 from gateway.fleet.token_counts import EngineCounts
@@ -33,7 +34,6 @@ from gateway.proxy.client.asgi_connection import AsgiConnection
 from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
-from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.proxy.services import ExchangeServices

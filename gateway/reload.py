@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
+from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.mirror import Mirrors
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done
@@ -24,7 +25,6 @@ from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.callers import Callers, callers_of
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
-from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.settings import Settings
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from gateway.core.results import Callback
 from gateway.core.snapshot import ReplicaState
+from gateway.driving.local_driver import LocalDriver
 from gateway.late import LATE_S, POLL_S
 from gateway.observe.logs import log_quarantine
 from gateway.observe.metrics.little import Little
 from gateway.proxy.limits import SWEEP_S, ConnectionLimits
-from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.oddities import Oddities
 from gateway.wire.answers.oddity import Oddity
 

@@ -23,11 +23,11 @@ from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record
 from gateway.core.sample import Sample
 from gateway.core.serving import models_of
+from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.driver import CommandHandler
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
-from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream import Upstreams
 from gateway.proxy.services import ExchangeServices

@@ -12,6 +12,7 @@ import pytest
 from gateway.app import Gateway
 from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.results import Callback
+from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.metrics.metrics import Metrics
 from gateway.policy.builtin import builtin
@@ -20,7 +21,6 @@ from gateway.proxy.client.request_reader import RequestReader
 from gateway.proxy.count_tokens import ask_nobody
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
-from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.proxy.replica.upstream_connection import UpstreamConnection
