@@ -44,13 +44,13 @@ compiled: $(STAMP)  # A fifth of a second where nothing changed. Without a C com
 	@$(BIN)/python -m deploy.compiling
 
 run: free-ports compiled  ## Four emulated replicas and the gateway in front of them, until Ctrl-C; ARGS=--free-ports
-	@$(BIN)/python -m loadtests.demo $(ARGS)
+	@$(BIN)/tailgate demo $(ARGS)
 
 free-ports:  # First, because a taken port is no news that one should wait for until everything is installed.
 	@$(PYTHON) -m loadtests.ports $(ARGS)
 
 scenario: compiled  ## Something goes wrong in front of a fleet: make scenario NAME=overload; without a name, all are listed
-	@$(BIN)/python -m loadtests scenario $(NAME) $(ARGS)
+	@$(BIN)/tailgate load scenario $(NAME) $(ARGS)
 
 test: compiled $(DEV_STAMP)  ## The tests but for the long ones, over what everyone runs: compiled if possible; PYTEST_ARGS="-k name"
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)

@@ -3,4 +3,6 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-"""The folder of the checkout."""
+"""The folder of the checkout, or of the installed packages."""
+CHECKOUT = (ROOT / "pyproject.toml").exists()
+"""Whether this is a checkout, which has experiments and benchmarks too."""

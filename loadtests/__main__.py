@@ -1,47 +1,80 @@
-"""`python -m loadtests COMMAND`: load tests of a live gateway, or of any server with an OpenAI API."""
+"""`tailgate load COMMAND`, or `python -m loadtests COMMAND`: load tests of any server with an OpenAI API."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable
 from importlib import import_module
+from typing import Any
 
-import typer
+import typer.main
+from typer.core import TyperGroup
 
+from gateway.cli.output import console
 from loadtests.children import end_by_sigterm
 
-COMMANDS = ("run", "report", "compare", "convert", "scenario", "calibrate")
+COMMANDS = ("run", "report", "compare", "convert", "scenario", "calibrate", "emulate")
+OPTIONAL = ("numpy", "scipy")
+"""Packages of the extra `load`."""
 
 
-def made_of(commands: Iterable[str]) -> typer.Typer:
-    """The program with these commands: `NAME_command` of `loadtests.commands.NAME`."""
-    program = typer.Typer(
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",
-        context_settings={"help_option_names": ["-h", "--help"]},
-        help="Load tests that cannot lie: open loop, latency from the time a request is due, goodput and throughput.",
-    )
-    program.callback()(lambda: None)  # with a single command typer would drop its name
-    for name in commands:
-        program.command(name)(getattr(import_module(f"loadtests.commands.{name}"), f"{name}_command"))
-    return program
+class LazyCommands(TyperGroup):
+    """A group that imports only the wanted command: so `report` starts in three quarters of the time."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """`NAME_command` of `loadtests.commands.NAME`; None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        # Imported modules are never freed. So the garbage collector would find nothing, but take a fifth of the
+        # import's time.
+        gc.disable()
+        try:
+            module = import_module(f"loadtests.commands.{cmd_name}")
+        except ModuleNotFoundError as error:
+            if error.name not in OPTIONAL:
+                raise
+            install = "pip install 'tailgate[load]'"
+            console(stderr=True).print(
+                f"{error.name} is not installed, and {cmd_name} needs it: {install}", style="red"
+            )
+            raise typer.Exit(1) from None
+        finally:
+            gc.freeze()
+            gc.enable()
+        alone = typer.Typer(
+            add_completion=False,
+            pretty_exceptions_enable=False,
+            rich_markup_mode="markdown",
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        alone.command(cmd_name, context_settings=getattr(module, "CONTEXT", None))(
+            getattr(module, f"{cmd_name}_command")
+        )
+        return typer.main.get_command(alone)
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def load() -> None:
+    """Load tests that cannot lie: open loop, latency from the time a request is due, goodput and throughput."""
+    end_by_sigterm()
 
 
 if __name__ == "__main__":
-    end_by_sigterm()
-    # Imported modules are never freed. So the garbage collector would find nothing, but take a fifth of the import's
-    # time.
-    gc.disable()
     try:
-        # Only the wanted command is imported: so `report` starts in three quarters of the time.
-        app = made_of([sys.argv[1]] if sys.argv[1:] and sys.argv[1] in COMMANDS else COMMANDS)
+        app(prog_name="python -m loadtests")
     except KeyboardInterrupt:
         sys.exit(130)  # nothing has begun
-    gc.freeze()
-    gc.enable()
-    app(prog_name="python -m loadtests")
-else:
-    app = made_of(COMMANDS)

@@ -1,8 +1,7 @@
-"""`make run`: emulated replicas, the gateway in front of them, and one request that shows that it works."""
+"""`tailgate demo`: emulated replicas, the gateway in front of them, and one request that shows that it works."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import re
 import signal
@@ -12,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpx
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -24,11 +24,12 @@ from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.policy import PolicyErrors, load
 from gateway.policy.sections.hosts import is_loopback
 from gateway.sim.engine.profiles import PROFILES
+from loadtests import CHECKOUT
 from loadtests.children import Children
 from loadtests.demo_text import QUESTION, Served, show
 from loadtests.first_request import NoAnswer, ask
 from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS
-from loadtests.ports import HOST, POLICY, gateway_ports, parser, taken
+from loadtests.ports import ADMIN_PORT, HOST, MAX, POLICY, PORT, gateway_ports, taken
 from loadtests.terminal.screen import short
 
 START_S = 60.0
@@ -43,7 +44,10 @@ class Trouble(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where everything listens. Ports of the gateway; 0 is any free one. `free`: the replicas take free ports, too."""
+    """Where everything listens. Ports of the gateway; 0 is any free one. `free`: the replicas take free ports, too.
+
+    `policy_path` is a copy, unless it is that of a checkout.
+    """
 
     port: int
     admin_port: int
@@ -62,7 +66,7 @@ async def start(children: Children, plan: Plan) -> Served:
         for pool, spec in _replicas(policy)
     ]
     urls = {spec.url: (await child.ready)[1] for spec, child in replicas}
-    if plan.free:
+    if plan.policy_path != POLICY:
         _write_policy(plan.policy_path, urls)
     gateway = await children.start("gateway", _gateway_command(plan), GATEWAY_LISTENS)
     api, admin = (await gateway.ready).groups()
@@ -188,21 +192,40 @@ async def _show_all(children: Children, plan: Plan, out: Console) -> None:
 
 
 @contextmanager
-def planned(options: argparse.Namespace) -> Iterator[Plan]:
+def planned(port: int | None, admin_port: int | None, free: bool) -> Iterator[Plan]:
     """The options of the command line, as a plan. The plan owns the copy of the policy, if there is one."""
-    free: bool = options.free_ports
-    port, admin_port = gateway_ports(options)
     with TemporaryDirectory(prefix="tailgate-") as folder:
-        yield Plan(port, admin_port, free, Path(folder) / POLICY.name if free else POLICY)
+        copied = free or not CHECKOUT
+        yield Plan(*gateway_ports(port, admin_port, free), free, Path(folder) / POLICY.name if copied else POLICY)
 
 
-def main() -> None:
-    """Run the demo."""
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def demo(
+    port: Annotated[
+        int | None, typer.Option(min=0, max=MAX, show_default=f"{PORT}", help="Port of the API; 0 is any free one.")
+    ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=MAX, show_default=f"{ADMIN_PORT}", help="Port of metrics, state and console."),
+    ] = None,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Take free ports, for the replicas too: the policy is then a copy.")
+    ] = False,
+) -> None:
+    """Try it: four emulated replicas, the gateway in front of them, and one request. Serves until Ctrl-C."""
     out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
-    with planned(parser().parse_args()) as plan:
+    with planned(port, admin_port, free_ports) as plan:
         status = asyncio.run(run(plan, out))
-    sys.exit(status)
+    raise typer.Exit(status)
 
 
 if __name__ == "__main__":
-    main()
+    app(prog_name="python -m loadtests.demo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,9 @@ def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> Non
 
 def overload(api: str, policy_path: Path) -> str:
     """The line that overloads the demo."""
-    return f"{short(Path(sys.executable))} -m loadtests run --target {api} --policy {short(policy_path)} {OVERLOAD}"
+    beside = Path(sys.executable).with_name("tailgate")
+    command = "tailgate" if shutil.which("tailgate") == str(beside) else short(beside)
+    return f"{command} load run --target {api} --policy {short(policy_path)} {OVERLOAD}"
 
 
 def _head(out: Console, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The ports of `make run`, and whether they are free. make asks with any python3, before it installs or compiles.
+"""The ports of `tailgate demo`, and whether they are free. make asks with any python3, before it installs or compiles.
 
 So this file needs the standard library only, and no syntax that is newer than Python 3.8.
 """
@@ -11,7 +11,10 @@ import socket
 import sys
 from pathlib import Path
 
-POLICY = Path(__file__).resolve().parent.parent / "policies" / "default.yaml"
+ROOT = Path(__file__).resolve().parent.parent
+INSTALLED = ROOT / "gateway" / "policies"
+"""Where a wheel has the policies of a checkout."""
+POLICY = (INSTALLED if INSTALLED.exists() else ROOT / "policies") / "default.yaml"
 HOST = "127.0.0.1"
 PORT, ADMIN_PORT = 8080, 9090
 MAX = 65535
@@ -25,9 +28,9 @@ def port_number(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of the demo."""
+    """The command line of `make run`, which is that of `tailgate demo`."""
     parser = argparse.ArgumentParser(
-        prog="python -m loadtests.demo",
+        prog="tailgate demo",
         description="Start the replicas of policies/default.yaml, emulated, and the gateway in front of them; "
         "send one request through it, and serve until Ctrl-C.",
     )
@@ -38,12 +41,11 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def gateway_ports(options: argparse.Namespace) -> tuple[int, int]:
+def gateway_ports(port: int | None, admin_port: int | None, free: bool) -> tuple[int, int]:
     """Ports of the API and of the admin pages. 0 is any free one."""
-    port, admin_port = (0, 0) if options.free_ports else (PORT, ADMIN_PORT)
     return (
-        port if options.port is None else options.port,
-        admin_port if options.admin_port is None else options.admin_port,
+        (0 if free else PORT) if port is None else port,
+        (0 if free else ADMIN_PORT) if admin_port is None else admin_port,
     )
 
 
@@ -68,7 +70,7 @@ def taken(port: int, admin_port: int, replicas: list[int]) -> str:
             see = see or [f"See which process has it: lsof -nP -iTCP:{number} -sTCP:LISTEN"]
     if not problems:
         return ""
-    avoid = "Or take free ports for all: make run ARGS=--free-ports. One by its option: make run ARGS='--port 18080'"
+    avoid = "Or take free ports for all: --free-ports (make run ARGS=--free-ports). One by its option: --port 18080"
     return "\n".join([*problems, *see, avoid])
 
 
@@ -87,7 +89,8 @@ def main() -> None:
     """Check the ports that the demo would take with these options. Exits with 1 if not all of them can be."""
     options = parser().parse_args()
     replicas = [] if options.free_ports else replica_ports(POLICY.read_text("utf-8"))
-    sys.exit(taken(*gateway_ports(options), replicas) or 0)
+    gateway = gateway_ports(options.port, options.admin_port, options.free_ports)
+    sys.exit(taken(*gateway, replicas) or 0)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ NOT_RUN = {
     "make run": "serves until Ctrl-C; the fixture runs the demo, tests/loadtests/test_demo.py this target",
     "make setup": "installs packages; tests/test_install.py installs the wheel",
     "make scenario NAME=": "plays for minutes; tests/loadtests/scenarios plays scenarios",
-    ".venv/bin/python -m loadtests scenario": "plays for minutes; tests/loadtests/scenarios plays scenarios",
+    ".venv/bin/tailgate load scenario": "plays for minutes; tests/loadtests/scenarios plays scenarios",
     ".venv/bin/tailgate serve": "serves until it is stopped; tests/test_install.py runs it",
-    ".venv/bin/python -m loadtests calibrate": "takes six minutes; tests/loadtests/calibrate fits engines",
+    ".venv/bin/tailgate load calibrate": "takes six minutes; tests/loadtests/calibrate fits engines",
     ".venv/bin/tailgate plan --policy policies/chat-with-tiers.yaml --workload chat --rate 40 --fleet engine.json": (
         "needs the profile that calibrate writes"
     ),
@@ -38,7 +38,7 @@ NOT_RUN = {
 """Commands that cannot run here, by their beginning, with the reason."""
 LONG = (".venv/bin/tailgate plan --policy", ".venv/bin/tailgate simulate")
 """Commands that take more than some seconds, by their beginning: they run with the long tests."""
-SHORTER = {"loadtests run": "--duration 2 --allow-late", "loadtests report": "--allow-late"}
+SHORTER = {"load run": "--duration 2 --allow-late", "load report": "--allow-late"}
 """Options that make a command shorter, or let it pass on a busy machine; the last one counts."""
 
 
@@ -102,7 +102,7 @@ def run(command: str, folder: Path, api: str = "") -> str:
         ".venv/bin/tailgate": f"{python} -m gateway",
         ".venv/bin/python": python,
         "python3 -c": f"{python} -c",
-        "make scenario": f"{python} -m loadtests scenario",
+        "make scenario": f"{python} -m gateway load scenario",
         "loadtest-results/TIME": str(tests[0]) if tests else "loadtest-results/TIME",
         "http://127.0.0.1:8080": api,
     }

@@ -7,8 +7,10 @@ venv. Its dependencies are the ones installed here, visible by a .pth file, so t
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import site
@@ -31,8 +33,9 @@ from gateway.observe.build_info import is_compiled, kind
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ("gateway", "deploy/compiling", "pyproject.toml", "README.md", "LICENSE")
-LOCAL = sys.stdlib_module_names | {"gateway"}
+SOURCE = ("gateway", "loadtests", "policies", "deploy/compiling", "pyproject.toml", "README.md", "LICENSE")
+LOCAL = sys.stdlib_module_names | {"gateway", "loadtests", "deploy"}
+LEFT_OUT = ("loadtests/bench/", "loadtests/experiments/", "loadtests/compiled.py")
 PINNED_BY_OTHERS = {"pydantic-core"}  # pydantic wants exactly one version of it
 NO_CACHES = shutil.ignore_patterns("__pycache__")
 
@@ -115,9 +118,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(wheel, venv / "bin", folder)
 
 
-def test_wheel_contains_exactly_the_package(installed: Installed) -> None:
-    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gateway").rglob("*") if path.is_file()}
-    there = {name for name in there if "__pycache__" not in name}
+def test_wheel_contains_exactly_the_packages_and_the_policies(installed: Installed) -> None:
+    folders = {"gateway": "gateway", "loadtests": "loadtests", "policies": "gateway/policies"}
+    there = {
+        f"{place}/{path.relative_to(ROOT / folder).as_posix()}"
+        for folder, place in folders.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    }
+    there = {name for name in there if "__pycache__" not in name and not name.startswith(LEFT_OUT)}
     names = set(zipfile.ZipFile(installed.wheel).namelist())
     libraries = {name.partition(".")[0] + ".py" for name in names if name.endswith(".so")}
     assert libraries == ({*modules(ROOT), *(f"{name}.py" for name in LIBRARIES)} if is_compiled() else set())
@@ -137,10 +146,11 @@ def test_every_import_is_of_a_declared_dependency() -> None:
     declared = {normal(line) for line in project["dependencies"]} | PINNED_BY_OTHERS
     extras = project["optional-dependencies"]
     optional = {normal(line) for line in extras["sim"]}
+    assert {normal(line) for line in extras["load"]} == optional
     at_import, later = set(), set()
-    for path in (ROOT / "gateway").rglob("*.py"):
+    for path in [*(ROOT / "gateway").rglob("*.py"), *(ROOT / "loadtests").rglob("*.py")]:
         tree = ast.parse(path.read_text())
-        at_import |= imports(tree.body)
+        at_import |= imports(tree.body) if path.is_relative_to(ROOT / "gateway") else set()
         later |= imports(ast.walk(tree))
     distributions = {name: normal(of[0]) for name, of in packages_distributions().items()}
     third_party = [{distributions[name] for name in names - LOCAL} for names in (at_import, later)]
@@ -154,6 +164,27 @@ def test_the_installed_command_prints_its_help_and_version_and_checks_a_policy(i
     assert re.fullmatch(rf"tailgate \d+\.\d+\.\d+ \({kind()}\)\n", installed.run("tailgate", "--version"))
     shutil.copy(ROOT / "policies" / "default.yaml", installed.folder)
     assert "ok: 1 model" in installed.run("tailgate", "check", "default.yaml")
+
+
+def test_installed_demo_answers_a_request_and_a_load_test_of_it_reports(installed: Installed) -> None:
+    command = [str(installed.bin / "tailgate"), "demo", "--free-ports"]
+    with subprocess.Popen(
+        command, cwd=installed.folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            told = ""
+            while "Serving until Ctrl-C" not in told and (line := process.stdout.readline()):
+                told += line
+            assert re.search(r"^  tokens +12 in, 100 out$", told, re.MULTILINE), told
+            (overload,) = re.findall(r"^.*tailgate (load run .*) --workload climb$", told, re.MULTILINE)
+            short = ("--workload", "prompt_tokens=9,output_tokens=5", "--rate", "20", "--duration", "1", "--allow-late")
+            report = json.loads(installed.run("tailgate", *shlex.split(overload), *short, "--json"))
+            assert report["totals"]["good"] == report["totals"]["offered"] > 0
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+        assert process.wait(30) == 0
 
 
 def test_the_gateway_serves_with_its_console(installed: Installed) -> None:

@@ -1,4 +1,4 @@
-"""What hatchling asks when it builds a wheel: compiled modules where there is a C compiler."""
+"""What hatchling asks when it builds a wheel: the policies, and compiled modules where there is a C compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deploy.compiling.sources import obstacle, wanted
 
 
 class CompiledWheel(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the compiled modules to a wheel. A checkout has them from `make` (deploy.compiling.checkout)."""
+    """Adds the policies and the compiled modules to a wheel. A checkout compiles by deploy.compiling.checkout."""
 
     def dependencies(self) -> list[str]:
         """mypy, and the packages whose types it has to read: only where anything will be compiled."""
@@ -28,7 +28,10 @@ class CompiledWheel(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, or say why not. With TAILGATE_PURE=0 a wheel that is not compiled is an error."""
-        if version == "editable" or wanted() is False:
+        if version == "editable":
+            return
+        build_data["force_include"][str(Path(self.root, "policies"))] = "gateway/policies"
+        if wanted() is False:
             return
         problem = obstacle()
         if problem is None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import key
+from gateway.cli.added import AddedCommands
 from gateway.cli.check import check
 from gateway.cli.drain import drain_command, undrain_command
 from gateway.cli.explain import explain_command
@@ -19,6 +20,7 @@ from gateway.observe import build_info
 # Local variables of a crash may contain keys, so tracebacks stay plain.
 app = typer.Typer(
     name="tailgate",
+    cls=AddedCommands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -50,6 +52,6 @@ def tailgate(
 ) -> None:
     """An SLO-aware front door for LLM replicas: tiers, limits and routing behind the OpenAI and Anthropic APIs.
 
-    For a first try: `tailgate serve --replica http://127.0.0.1:8000`. For more, write a policy file, check it by
-    `tailgate check FILE`, and run `tailgate serve --policy FILE`.
+    For a first try: `tailgate demo`, or `tailgate serve --replica http://127.0.0.1:8000`. For more, write a policy
+    file, check it by `tailgate check FILE`, and run `tailgate serve --policy FILE`.
     """

@@ -1,1 +1,1 @@
-"""The commands of `python -m loadtests`, one module each."""
+"""The commands of `tailgate load`, one module each."""

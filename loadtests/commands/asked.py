@@ -64,7 +64,7 @@ def one_target(given: Sequence[str]) -> str:
     if len(urls) != 1:
         raise ValueError(
             f"--target names {len(urls)} addresses: one target is tested at a time; test each on its own, "
-            "then compare two of them by `python -m loadtests compare`"
+            "then compare two of them by `tailgate load compare`"
         )
     return urls[0].rstrip("/")
 

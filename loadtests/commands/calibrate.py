@@ -1,4 +1,4 @@
-"""`python -m loadtests calibrate`: fits a profile of a live engine for the simulator."""
+"""`tailgate load calibrate`: fits a profile of a live engine for the simulator."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def calibrate_command(
     capacity follow. Five rounds send some 11,500 requests to an engine that has nothing else to do. If the engine
     serves 60 requests/s, they take six minutes; at 20, a quarter of an hour. Fewer --rounds take less:
 
-    `python -m loadtests calibrate --target http://127.0.0.1:8000 --out h100.json`
+    `tailgate load calibrate --target http://127.0.0.1:8000 --out h100.json`
 
     `tailgate plan --policy policy.yaml --workload chat --rate 40 --fleet h100.json`
 

@@ -1,4 +1,4 @@
-"""`python -m loadtests compare A B`: two load tests side by side, with a verdict."""
+"""`tailgate load compare A B`: two load tests side by side, with a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m loadtests convert IN OUT`: from one format of traces to another."""
+"""`tailgate load convert IN OUT`: from one format of traces to another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def convert_command(
     Rows that are not requests, and values that the other format cannot hold, are left out, counted and reported.
     Without any request no file is left, and the exit status is 2, as for every other error.
 
-    `python -m loadtests convert calls.jsonl.1 calls.jsonl day.jsonl`
+    `tailgate load convert calls.jsonl.1 calls.jsonl day.jsonl`
     """
     errors = console(stderr=True)
     if to not in WRITERS:

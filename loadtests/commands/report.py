@@ -1,4 +1,4 @@
-"""`python -m loadtests report DIR`: makes the report of a finished test again."""
+"""`tailgate load report DIR`: makes the report of a finished test again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m loadtests run`: traffic to a live target, and a report of the outcomes."""
+"""`tailgate load run`: traffic to a live target, and a report of the outcomes."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def run_command(
     Every request is sent when it is due, without waiting for earlier answers; its latency counts from that time. Ctrl-C
     ends the test early, with a report.
 
-    `python -m loadtests run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
+    `tailgate load run --target http://127.0.0.1:8080 --workload chat --rate 5 --duration 60`
 
     Exit status 0: there is a report. 1: no contact with the target, or the report could not be written. 2: wrong
     options (also a `--model` that the target does not list, or several models and no `--model`), or a wrong row in

@@ -1,4 +1,4 @@
-"""`python -m loadtests scenario NAME`: a fault in a fleet, and several contenders in front of it."""
+"""`tailgate load scenario NAME`: a fault in a fleet, and several contenders in front of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gateway.cli.output import console, counted, print_errors
 from gateway.policy import PolicyErrors
+from loadtests import CHECKOUT
 from loadtests.scenarios.file import ScenarioFile, shipped
 from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.picture import grid
@@ -124,6 +125,9 @@ def _list() -> None:
 
 def _experiment(name: str, quick: bool, docs: Path | None, as_json: bool) -> None:
     """A scenario that is an experiment is run as one."""
+    if not CHECKOUT:
+        console(stderr=True).print(f"{name} is an experiment: it needs a checkout of tailgate", style="red")
+        raise typer.Exit(2)
     from loadtests.experiments.__main__ import app
 
     flags = [flag for flag, given in (("--quick", quick), ("--json", as_json)) if given]

@@ -1,4 +1,4 @@
-"""`python -m loadtests.emulator`: emulated vLLM replicas on consecutive ports."""
+"""`tailgate load emulate`: emulated vLLM replicas on consecutive ports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import errno
 import math
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 
@@ -76,7 +76,7 @@ def _float(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m loadtests.emulator",
+        prog="tailgate load emulate",
         description="Emulated vLLM replicas: a continuous-batching engine model behind vLLM's HTTP API.",
         epilog=EPILOG.format(profiles=", ".join(PROFILES)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         "--profile",
         default="default",
         metavar="NAME|FILE.json",
-        help="engine to emulate: a profile by name, or a file of loadtests calibrate (%(default)s)",
+        help="engine to emulate: a profile by name, or a file of tailgate load calibrate (%(default)s)",
     )
     add("--time-scale", type=scale, default=1.0, metavar="X", help="virtual seconds per real second, or max (1)")
     add("--model", default=MODEL, help="name of the model (%(default)s)")
@@ -181,10 +181,10 @@ async def serve(options: argparse.Namespace) -> None:
         measuring.cancel()
 
 
-def main() -> None:
-    """Parse the command line and serve."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line, by default that of the process, and serve."""
     command = parser()
-    options = command.parse_args()
+    options = command.parse_args(arguments)
     if options.port + options.replicas - 1 > MAX:
         command.error(f"argument --port: {options.port} leaves too few ports for {options.replicas} replicas")
     try:

@@ -1,6 +1,6 @@
 """The time to make the report of a million requests.
 
-The requests are arrivals of the main workload with drawn latencies. The whole command, `python -m loadtests report`,
+The requests are arrivals of the main workload with drawn latencies. The whole command, `tailgate load report`,
 runs with a policy's objectives.
 """
 

@@ -1,4 +1,4 @@
-"""Runs `python -m loadtests run` for experiments, as a process on cores of its own, and reads its report."""
+"""Runs `tailgate load run` for experiments, as a process on cores of its own, and reads its report."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 outcomes.
 
 The order is a JSON file: the address, the requests, the begin and end of counting, the longest wait for answers. The
-generator is that of `python -m loadtests run`; here each request is kept, with its objective.
+generator is that of `tailgate load run`; here each request is kept, with its objective.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Downloads the peers of tailgate into an ignored folder of the checkout; nothing else is changed."""
+"""Downloads the peers of tailgate into an ignored folder of the checkout, or into the cache of the user."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loadtests import ROOT
+from loadtests import CHECKOUT, ROOT
 
-FOLDER = ROOT / ".bench"
+FOLDER = ROOT / ".bench" if CHECKOUT else Path.home() / ".cache" / "tailgate"
 VLLM_ROUTER = "vllm-router==0.1.17"
 LITELLM = "litellm[proxy]==1.106.2"
 AIPERF = "aiperf==0.13.0"
@@ -22,7 +22,7 @@ AIPERF = "aiperf==0.13.0"
 @contextmanager
 def alone(tell: Callable[[str], None]) -> Iterator[None]:
     """A lock: one bench at a time in a checkout. Two would disturb each other and share files."""
-    FOLDER.mkdir(exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

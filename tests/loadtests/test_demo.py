@@ -18,8 +18,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from gateway.cli.app import app as tailgate
 from gateway.policy import load
-from loadtests.__main__ import app as loadtests_app
 from loadtests.demo import Plan, Trouble, check_ports, read_policy
 from loadtests.demo_text import overload
 from loadtests.ports import POLICY, parser, replica_ports, taken
@@ -241,7 +241,7 @@ def test_make_run_names_a_taken_port_before_it_installs_or_compiles(tmp_path: Pa
 
 def test_overload_command_of_the_demo_can_be_typed(tmp_path: Path) -> None:
     words = shlex.split(overload("http://127.0.0.1:1", POLICY))
-    assert words[1:3] == ["-m", "loadtests"]
-    done = CliRunner().invoke(loadtests_app, [*words[3:], "--out", str(tmp_path)])
+    assert Path(words[0]).name == "tailgate"
+    done = CliRunner().invoke(tailgate, [*words[1:], "--out", str(tmp_path)])
     assert done.exit_code == 1
     assert "cannot be reached" in done.stderr

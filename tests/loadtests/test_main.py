@@ -23,8 +23,33 @@ finally:
 def test_loadtests_command_has_help_and_loads_only_its_own_modules(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", LOADED.format(name=name)], capture_output=True, text=True, check=True)
     *shown, loaded = done.stdout.splitlines()
-    assert f"python -m loadtests {name} [OPTIONS]" in "\n".join(shown)
+    assert ("tailgate load emulate" if name == "emulate" else f"python -m loadtests {name} [OPTIONS]") in "\n".join(
+        shown
+    )
     assert "loadtests.commands.calibrate" not in loaded.split() or name == "calibrate"
+
+
+WITHOUT_NUMPY = """
+import sys
+sys.modules["numpy"] = None
+from gateway.__main__ import main
+sys.argv = ["tailgate", "load", *{arguments!r}]
+main()
+"""
+
+
+def test_load_without_its_packages_says_in_one_line_how_to_install_them() -> None:
+    program = WITHOUT_NUMPY.format(arguments=["report", "nowhere"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    told = "numpy is not installed, and report needs it: pip install 'tailgate[load]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
+def test_emulated_replicas_need_no_further_packages() -> None:
+    program = WITHOUT_NUMPY.format(arguments=["emulate", "--port", "0", "--profile", "nosuch"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "tailgate load emulate: error: argument --profile: " in done.stderr
 
 
 def test_unknown_command_is_named_and_help_lists_the_known_ones() -> None:

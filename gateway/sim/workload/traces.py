@@ -250,9 +250,7 @@ def open_trace(path: Path, mix: Mix, speed: float = 1.0) -> Trace:
         raise TraceError(f"{path}: is empty: it has no request")
     names = _names(first.strip())
     if "journal" in names:
-        raise TraceError(
-            f"{path}:1: is a gateway's journal: make a trace of it by python -m loadtests convert {path} OUT"
-        )
+        raise TraceError(f"{path}:1: is a gateway's journal: make a trace of it by tailgate load convert {path} OUT")
     for fmt, wanted in FORMATS.items():
         if wanted <= names:
             return Trace(path, fmt, mix, speed)

@@ -1,4 +1,4 @@
-"""`python -m loadtests report`: the files that it writes."""
+"""`tailgate load report`: the files that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m loadtests run` as a process, against an emulated replica."""
+"""`tailgate load run` as a process, against an emulated replica."""
 
 from __future__ import annotations
 
