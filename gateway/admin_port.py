@@ -20,7 +20,7 @@ from gateway.observe.sources import Sources, Watched
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.reload import PolicyReloads
-from gateway.sweeper import Sweeper
+from gateway.sweeper import ControllerSweeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class AdminPort:
     """Limits of the API port."""
     fleet: FleetWatcher
     metrics: Metrics
-    sweeper: Sweeper
+    sweeper: ControllerSweeper
     lag: LoopLag
     reloads: PolicyReloads
     journal: Journal | None

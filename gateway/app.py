@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,36 +13,28 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gateway.admin_port import AdminPort, unfit
+from gateway.api_side import CLOSE_GRACE_S, ApiSide
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
 from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.board import ModelBoard
-from gateway.fleet.mirror import Mirrors
-from gateway.fleet.token_counts import EngineCounts
 from gateway.fleet.watch import FleetWatcher
-from gateway.listener import Listener, listener, no_app
+from gateway.listener import Listener, listener
 from gateway.observe.admin import MAX_BODY_BYTES, Access
 from gateway.observe.journal.writer import Journal
-from gateway.observe.logs import ACCESS, AccessLog
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
 from gateway.proxy.client.asgi_connection import AsgiConnection
-from gateway.proxy.client.client_connection import ClientConnection
-from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
-from gateway.proxy.replica.oddities import Oddities
-from gateway.proxy.replica.upstream import Upstreams
-from gateway.proxy.services import ExchangeServices
 from gateway.reload import PolicyReloads, PolicyUsers
 from gateway.settings import Settings
-from gateway.sweeper import Sweeper
+from gateway.sweeper import ControllerSweeper
 
 log = logging.getLogger("tailgate")
 
-SPARE_DESCRIPTORS = 128
 MAX_ADMIN_CONNECTIONS = 64
 """Limit on connections to the admin port. It is enough for scrapers, probes, and a few operators with the console open.
 
@@ -53,11 +44,6 @@ ADMIN_BACKLOG = 32
 """At most this many admin connections are accepted in one turn of the event loop. Others can be closed only in a later
 turn.
 """
-WATCHES = 3
-"""Number of connections that watch one replica: for health, metrics and models."""
-# At the drain deadline, error events are written. A client that does not read its event within this many seconds is
-# disconnected.
-CLOSE_GRACE_S = 2.0
 
 
 class Gateway:
@@ -78,42 +64,29 @@ class Gateway:
         self.metrics = Metrics(policy)
         self.journal, self.controller = _deciders(settings, policy)
         self.driver = LocalDriver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
-        self.limits = _api_limits(settings, policy)
         self._admin_limits = _admin_limits(settings)
         self.board = ModelBoard(int(time.time()))
         out_of_service, bug = partial(unfit, self.controller), partial(self.driver.supervisor.caught, Callback.WATCH)
         self.fleet = FleetWatcher(
             self.driver.observe, self.board, clock=clock, random=random.Random(), on_bug=bug, unfit=out_of_service
         )
-        self.mirrors = Mirrors(policy, clock, out_of_service, self.board.takes, self.metrics.copied, bug)
-        oddities = Oddities(self.metrics, clock)
-        self.upstreams = Upstreams(oddities, clock, self.fleet)
-        log_access = AccessLog().write if ACCESS.isEnabledFor(logging.DEBUG) else None
-        services = ExchangeServices(self.driver, self.upstreams, self.metrics, log_access, self.mirrors)
-        counts = EngineCounts(clock, random.Random(), self.controller.session_key, out_of_service, self.board.takes)
-        self.handler = RequestHandler(policy, services, self.board, settings.host, counts.ask)
-        little = Little(self.metrics, self._occupancies, clock())
-        steps = (services.keep_alives.sweep, self.upstreams.sweep)
-        self.sweeper = Sweeper(self.driver, oddities, little, (self.limits, self._admin_limits), steps)
-        users = PolicyUsers(
-            self.driver, self.handler, self.limits, self.upstreams, self.metrics, self.fleet, self.mirrors
+        api = self.api = ApiSide(
+            settings, policy, self.driver, self.metrics, self.metrics.copied, self.board, self.fleet, out_of_service
         )
-        self.reloads = PolicyReloads(users, settings, policy, policy_path)
+        self.handler, self.limits, self.upstreams, self.mirrors = api.handler, api.limits, api.upstreams, api.mirrors
+        little = Little(self.metrics, api.held_s, clock())
+        limits = (self.limits, self._admin_limits)
+        self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, api.steps)
+        self.reloads = PolicyReloads(
+            PolicyUsers(self.driver, api, self.metrics, self.fleet), settings, policy, policy_path
+        )
         self._lag = LoopLag(clock, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()
         """Set to ask the process to drain and end."""
         self.broken = asyncio.Event()
         """Set when a part that must always run has stopped."""
-        self._api = listener(
-            no_app,
-            settings.host,
-            settings.port,
-            http=partial(ClientConnection, self.handler, self.limits),
-            ssl_certfile=settings.ssl_certfile,
-            ssl_keyfile=settings.ssl_keyfile,
-            timeout_graceful_shutdown=int(settings.drain_deadline_s + CLOSE_GRACE_S) + 1,
-        )
+        self._api = api.listener()
         self._admin, *more = self._admin_listeners()
         self._listeners = [self._api, self._admin, *more]
 
@@ -213,13 +186,12 @@ class Gateway:
             each.should_exit = True
         await asyncio.wait(self._serving)
         self._admin_limits.abort_all()
-        await self.mirrors.aclose()
         await self.fleet.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.driver.close()
-        self.upstreams.close()
+        await self.api.aclose()
         if self.journal is not None:
             await self.journal.aclose()
 
@@ -239,9 +211,6 @@ class Gateway:
         """URL of the admin port, with metrics and state."""
         return f"http://{_authority(self.settings.admin_host)}:{self._admin.port}"
 
-    def _occupancies(self, now: float) -> dict[str, float]:
-        return {pool: occupancy.held_s(now) for pool, occupancy in self.limits.occupancies.items()}
-
 
 def _deciders(settings: Settings, policy: Policy) -> tuple[Journal | None, Controller]:
     """The journal, if one is configured, and the controller. Raises `JournalError` if the journal cannot be written."""
@@ -260,18 +229,6 @@ def _deciders(settings: Settings, policy: Policy) -> tuple[Journal | None, Contr
     return journal, Recorded(policy, chance, journal.tell)
 
 
-def _api_limits(settings: Settings, policy: Policy) -> ConnectionLimits:
-    return ConnectionLimits(
-        max_body_bytes=settings.max_body_bytes,
-        max_receiving_bytes=settings.max_receiving_bytes,
-        max_header_bytes=settings.max_header_bytes,
-        receive_timeout_s=settings.receive_timeout_s,
-        keep_alive_s=settings.keep_alive_s,
-        write_stall_s=settings.write_stall_s,
-        max_connections=settings.max_connections or _connections_that_fit(policy),
-    )
-
-
 def _admin_limits(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(
         max_body_bytes=MAX_BODY_BYTES,
@@ -283,21 +240,6 @@ def _admin_limits(settings: Settings) -> ConnectionLimits:
         max_connections=MAX_ADMIN_CONNECTIONS,
         makes_room=True,
     )
-
-
-def _connections_that_fit(policy: Policy) -> int:
-    """How many client connections fit into the limit on file descriptors. Each client may need one connection to a
-    replica.
-
-    Other descriptors are left for the admin port, for files (`SPARE_DESCRIPTORS`), and for the connections that watch
-    each replica.
-    """
-    spare = SPARE_DESCRIPTORS + WATCHES * len({spec.url for pool in policy.pools.values() for spec in pool.replicas})
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit != most and most != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        limit = most
-    return max(16, (limit - spare) // 2)
 
 
 def _authority(host: str) -> str:

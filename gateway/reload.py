@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from gateway.api_side import ApiSide
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
 from gateway.driving.local_driver import LocalDriver
-from gateway.fleet.mirror import Mirrors
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done
 from gateway.observe.metrics.metrics import Metrics
@@ -23,9 +23,6 @@ from gateway.policy.errors import PolicyError, PolicyErrors, shown
 from gateway.policy.exposure import exposure_error
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.callers import Callers, callers_of
-from gateway.proxy.handler import RequestHandler
-from gateway.proxy.limits import ConnectionLimits
-from gateway.proxy.replica.upstream import Upstreams
 from gateway.settings import Settings
 
 log = logging.getLogger("tailgate")
@@ -44,12 +41,9 @@ class PolicyUsers:
     """The parts of the process that get each new policy."""
 
     driver: LocalDriver
-    handler: RequestHandler
-    limits: ConnectionLimits
-    upstreams: Upstreams
+    api: ApiSide
     metrics: Metrics
     fleet: FleetWatcher
-    mirrors: Mirrors
 
 
 class PolicyReloads:
@@ -117,11 +111,9 @@ class PolicyReloads:
     def _swap(self, prepared: Prepared) -> None:
         policy, users = prepared.policy, self._users
         users.metrics.configure(policy)
-        users.upstreams.configure(policy.pools.values())
+        users.api.upstreams.configure(policy.pools.values())
         users.driver.configure(policy)
-        users.mirrors.configure(policy)
-        users.handler.configure(policy, prepared.callers)
-        users.limits.max_body_bytes = policy.max_body_bytes or self._settings.max_body_bytes
+        users.api.configure(policy, prepared.callers)
 
     def _failed(self, errors: PolicyErrors) -> None:
         self.latest = Reload(time.time(), str(errors))
@@ -134,5 +126,5 @@ class PolicyReloads:
             log.warning("asked to reload, but there is no policy file: the built-in policy stays in force")
             return Done(False, "there is no policy file: the built-in policy is in force")
         if await self.watcher.reload():
-            return Done(True, f"policy generation {self._users.handler.policy.generation} is in force")
+            return Done(True, f"policy generation {self._users.api.handler.policy.generation} is in force")
         return Done(False, self.latest.error)

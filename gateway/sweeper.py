@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.core.results import Callback
@@ -15,6 +15,7 @@ from gateway.observe.logs import log_quarantine
 from gateway.observe.metrics.little import Little
 from gateway.proxy.limits import SWEEP_S, ConnectionLimits
 from gateway.proxy.replica.oddities import Oddities
+from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.oddity import Oddity
 
 log = logging.getLogger("tailgate")
@@ -30,25 +31,19 @@ class Sweeper:
 
     def __init__(
         self,
-        driver: LocalDriver,
-        oddities: Oddities,
-        little: Little,
+        supervisor: Supervisor,
+        clock: Callable[[], float],
         limits: tuple[ConnectionLimits, ...],
-        steps: tuple[Callable[[float], None], ...],
+        steps: Iterable[Callable[[float], None]],
     ) -> None:
         """`steps`: called with the time at each sweep."""
-        self._controller = driver.controller
-        self._supervisor = driver.supervisor
-        self._clock = driver.clock
-        self._oddities = oddities
-        self.little = little
+        self._supervisor = supervisor
+        self._clock = clock
         self._limits = limits
-        self._steps = steps
-        self._states: dict[str, tuple[ReplicaState, str]] = {}
+        self._steps = tuple(steps)
 
     async def run(self) -> None:
         """Sweep for ever."""
-        steps = (*self._steps, self._mark_little, self.log_states, self._log_quarantine, self._count_disbelieved)
         while True:
             due = self._clock() + SWEEP_S
             await asyncio.sleep(SWEEP_S)
@@ -60,7 +55,7 @@ class Sweeper:
             now = self._clock()
             while any(limits.sweep(now) for limits in self._limits):  # noqa: ASYNC110 - no wait
                 await asyncio.sleep(0)  # other work runs in between
-            for step in steps:
+            for step in self._steps:
                 self.supervised(step, now)
 
     def supervised(self, step: Callable[[float], None], now: float) -> None:
@@ -69,6 +64,25 @@ class Sweeper:
             step(now)
         except Exception as error:  # noqa: BLE001 - a bug affects only this run of this step
             self._supervisor.caught(Callback.TIMER, error)
+
+
+class ControllerSweeper(Sweeper):
+    """The same, with the steps that look at the controller."""
+
+    def __init__(
+        self,
+        driver: LocalDriver,
+        oddities: Oddities,
+        little: Little,
+        limits: tuple[ConnectionLimits, ...],
+        steps: tuple[Callable[[float], None], ...],
+    ) -> None:
+        own = (self._mark_little, self.log_states, self._log_quarantine, self._count_disbelieved)
+        super().__init__(driver.supervisor, driver.clock, limits, (*steps, *own))
+        self._controller = driver.controller
+        self._oddities = oddities
+        self.little = little
+        self._states: dict[str, tuple[ReplicaState, str]] = {}
 
     def _mark_little(self, now: float) -> None:
         if self.little.is_due(now):

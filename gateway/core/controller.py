@@ -29,12 +29,13 @@ after the call has returned, so no call is made during another.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gateway.core.commands import Command
 from gateway.core.policy import Policy
 from gateway.core.request import Random, Request
 from gateway.core.request_state import RequestState
-from gateway.core.results import AttemptResult, Outcome, Reason
+from gateway.core.results import AttemptResult, Outcome, Reason, RunningAttempt
 from gateway.core.sample import Sample
 from gateway.core.scheduling.alarms import Alarms
 from gateway.core.scheduling.endings import Endings
@@ -74,6 +75,24 @@ class Controller(Inspector):
         offer = self.scheduler.place(live)
         if offer is not None and self.scheduler.reserve(live, offer):
             self.scheduler.enter(live, offer)
+        return commands
+
+    def adopt(self, request: Request, running: Sequence[RunningAttempt], now: float) -> list[Command]:
+        """Take over a request of a controller that is gone. Its attempts go on. Nothing is learned from them, since
+        this controller has not seen their load. Their ids are new here: see `number_from`.
+        """
+        commands = self._call.begin(now)
+        live = RequestState(request)
+        self._requests[request.id] = live
+        offer = self.scheduler.place(live)
+        if offer is not None:
+            self.scheduler.adopt(live, offer, running)
+        return commands
+
+    def number_from(self, attempt_id: int, now: float) -> list[Command]:
+        """Give later attempts ids above this one. Ids of the controller before were below it."""
+        commands = self._call.begin(now)
+        self.lifecycle.number_from(attempt_id)
         return commands
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:

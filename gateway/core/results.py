@@ -168,6 +168,19 @@ class AttemptOutcome(StrEnum):
     """We closed the attempt: the client left, a deadline passed, or another attempt won."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunningAttempt:
+    """An attempt that another controller opened, and that goes on."""
+
+    attempt: int
+    replica: str
+    sent_at: float | None
+    first_at: float | None
+    """Time of its first token; None if none has come, or if none can be seen."""
+    committed: bool
+    """Whether its answer is forwarded to the client."""
+
+
 @dataclass(slots=True, init=False)
 class AttemptResult:
     """The result of an attempt. Token counts are from the engine's `usage`; None if it sent none."""

@@ -15,7 +15,7 @@ from gateway.core.controller import Controller
 from gateway.core.policy import Policy, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
-from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason
+from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason, RunningAttempt
 from gateway.core.sample import Sample
 from gateway.proxy.deadlines import Alarm
 from gateway.proxy.driver import CommandHandler, Driver, Meter
@@ -80,6 +80,13 @@ class LocalDriver(Driver):
         except Exception as error:  # noqa: BLE001 - a bug affects only this request
             commands = self._raised(error, request.id)
         self._carry_out(commands)
+
+    def adopt(self, request: Request, running: Sequence[RunningAttempt], exchange: CommandHandler) -> None:
+        """Take over a request of a controller that is gone, with its attempts."""
+        self._exchanges[request.id] = exchange
+        for each in running:
+            self._request_ids[each.attempt] = request.id
+        self._call(self.controller.adopt, (request, running), request.id)
 
     def sent(self, attempt: int) -> None:
         """The request of an attempt was written to its connection. This call yields no commands, so it never waits for
@@ -155,10 +162,14 @@ class LocalDriver(Driver):
             # After `shut`, a request is still under way only if a bug prevented its end.
             self._call(self.controller.fail, (request_id,), request_id)
 
+    def fail(self, request_id: int) -> None:
+        """End a request with an internal error, because a bug met it."""
+        self._call(self.controller.fail, (request_id,), request_id)
+
     def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
         """A callback for this request raised an exception: report the bug, and end the request with an error."""
         self.supervisor.caught(callback, error)
-        self._call(self.controller.fail, (request_id,), request_id)
+        self.fail(request_id)
 
     # ---- reads
 
@@ -182,7 +193,7 @@ class LocalDriver(Driver):
         """How often the engine of this replica was seen to restart; -1 if the policy has no such replica."""
         return self.controller.restarts(replica)
 
-    def estimate(self, model: str, prompt_bytes: int) -> int:
+    async def estimate(self, model: str, prompt_bytes: int) -> int:
         """The high estimate of the tokens of a prompt, by the learned ratio of tokens to bytes."""
         return self.controller.prompts.estimate(model, prompt_bytes)[1]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Random
-from gateway.core.sessions import Session, draw
+from gateway.core.sessions import Session, draw, key_of
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 from gateway.wire.apis.messages import COUNT_TOKENS
@@ -47,21 +47,16 @@ class EngineCounts:
         self,
         clock: Callable[[], float],
         random: Random,
-        session_key: Callable[[str, str], int],
         unfit: Callable[[], Collection[str]] = frozenset,
         takes: Callable[[str, str], bool] = takes_any,
     ) -> None:
-        """`session_key`: takes pool and replica, and returns the replica's key, from which the home of a session is
-        computed.
-
-        `unfit`: returns the names of replicas that get no requests, because they are down, drained or ejected.
+        """`unfit`: returns the names of replicas that get no requests, because they are down, drained or ejected.
         `takes`: takes a replica and a model, and returns whether the replica may serve it.
         """
         self._clock = clock
         self._unfit = unfit
         self._takes = takes
         self._random = random
-        self._session_key = session_key
         self._resting: dict[str, float] = {}
         """Time until which a replica is skipped, by its address."""
 
@@ -83,10 +78,8 @@ class EngineCounts:
         if session is None:
             spec, pool = candidates[int(self._random.random() * len(candidates))]
         else:
-            key, replica_key = session.key, self._session_key
-            spec, pool = max(
-                candidates, key=lambda candidate: draw(key, replica_key(candidate[1].name, candidate[0].name))
-            )
+            key = session.key
+            spec, pool = max(candidates, key=lambda candidate: draw(key, key_of(candidate[0].name)))
         fetcher = Fetcher(
             spec.url.rstrip("/") + PATH,
             key=pool.upstream_key,

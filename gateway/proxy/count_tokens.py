@@ -166,7 +166,7 @@ class CountingEndpoint:
             source = CountSource.ENGINE
             tokens = await self._asked_of_engine(asker, pools, parsed, model, session)
             if tokens is None:
-                source, tokens = CountSource.ESTIMATE, self._estimated(parsed, model)
+                source, tokens = CountSource.ESTIMATE, await self._estimated(parsed, model)
             self._told(source)
             asker.client.counted(orjson.dumps({"input_tokens": tokens}), asker.rid)
         except Exception as error:  # noqa: BLE001 - a bug costs this count
@@ -193,11 +193,11 @@ class CountingEndpoint:
             if not asked[tenant]:
                 del asked[tenant]
 
-    def _estimated(self, parsed: Parsed, model: Model) -> int:
+    async def _estimated(self, parsed: Parsed, model: Model) -> int:
         """The gateway's own count: exact for token ids, else by the learned ratio of tokens to bytes."""
         if parsed.prompt_exact is not None:
             return parsed.prompt_exact
         # This is the high estimate. With a low estimate, clients would send prompts that do not fit.
         name = parsed.model if model.any_name else model.name
         size = parsed.prompt_bytes + Placeholders(parsed.fields, self._pictures.factor(name)).correction
-        return self._driver.estimate(name, size)
+        return await self._driver.estimate(name, size)

@@ -162,7 +162,7 @@ class Driver(ABC):
         """How often the engine of this replica was seen to restart; -1 if the policy has no such replica."""
 
     @abstractmethod
-    def estimate(self, model: str, prompt_bytes: int) -> int:
+    async def estimate(self, model: str, prompt_bytes: int) -> int:
         """The high estimate of the tokens of a prompt, by the learned ratio of tokens to bytes."""
 
     # ---- reports of progress

@@ -22,7 +22,7 @@ from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
 from gateway.core.policy import Policy
 from gateway.core.request import Endpoint, Request
-from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record
+from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record, RunningAttempt
 from gateway.core.sample import Sample
 from gateway.core.sessions import Session, StoredResponse
 from gateway.core.slo import Objective, Slo
@@ -47,7 +47,6 @@ READS = {
     "quarantined",
     "suspects",
     "restarts",
-    "session_key",
     "explain",
 }
 """Public methods that answer a question and change nothing."""
@@ -131,6 +130,7 @@ def test_journal_can_encode_every_call_and_command() -> None:
         "Reason": Reason.CLIENT_GONE,
         "float": 1.5,
         "bool": True,
+        "Sequence[RunningAttempt]": (RunningAttempt(4, "r1", 1.5, None, committed=False),),
     }
     told: list[Told] = [("arrive", (made, 1.0), [])]
     for name in sorted(CALLS):
@@ -320,6 +320,8 @@ def test_recorder_reports_every_call_with_its_answer() -> None:
         ("leave", 1, 1.0, Reason.CLIENT_STALLED),
         ("fail", 1, 1.05),
         ("shut", 1.1),
+        ("adopt", a_request(8, POLICY, 0.0), (RunningAttempt(99, "r1", 0.0, None, committed=False),), 1.2),
+        ("number_from", 1000, 1.2),
     ]
     assert {name for name, *_ in calls} == CALLS
     answers = [getattr(controller, name)(*args) for name, *args in calls]

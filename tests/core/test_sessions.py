@@ -49,13 +49,6 @@ def test_independent_idle_gateways_send_a_session_to_the_same_replica() -> None:
         assert {where(play(four()), name) for _ in range(3)} == {home_of(name)}
 
 
-def test_controller_gives_the_session_key_of_a_replica_even_of_a_removed_pool() -> None:
-    story = play(four())
-    assert {name: story.controller.session_key("p", name) for name in NAMES} == {name: key_of(name) for name in NAMES}
-    story.configured(policy(pool("q", "q1"), tier("std")))
-    assert story.controller.session_key("p", "r1") == key_of("r1"), "of a pool that was removed a moment ago, too"
-
-
 def test_reserved_slot_is_given_up_when_a_request_in_shadow_exceeds_the_slots_of_its_home() -> None:
     at = pool("p", "r1", "r2", slots=None, reserve=(("premium", 0.5),), strict_sessions=True)
     story = play(policy(at, tier("premium", admission=SHADOW), tier("free")))

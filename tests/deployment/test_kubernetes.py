@@ -12,7 +12,7 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from gateway.app import CLOSE_GRACE_S
+from gateway.api_side import CLOSE_GRACE_S
 from gateway.observe.admin import Access, admin_app
 from gateway.observe.metrics.gauges import ProcessFamilies
 from gateway.observe.metrics.metrics import Metrics

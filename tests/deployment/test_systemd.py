@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app import CLOSE_GRACE_S
+from gateway.api_side import CLOSE_GRACE_S
 from gateway.settings import PREFIX, Settings
 
 from .files import DEPLOY

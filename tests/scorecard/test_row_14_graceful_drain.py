@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app import CLOSE_GRACE_S
+from gateway.api_side import CLOSE_GRACE_S
 
 from . import raw
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Call, Capture, by_default, token

@@ -25,7 +25,7 @@ from gateway.core.journal import rows as written
 from gateway.core.journal.codec import RECORDS, Code, Reader, Unreadable, Writer, brief, is_frozen, names_of
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import Random, Request
-from gateway.core.results import AttemptResult, Reason
+from gateway.core.results import AttemptResult, Reason, RunningAttempt
 from gateway.core.sample import Sample
 
 FORMAT: Final = 2
@@ -57,6 +57,12 @@ class Recorded(Controller):
 
     def arrive(self, request: Request, now: float) -> list[Command]:
         return self._told("arrive", Controller.arrive, request, now)
+
+    def adopt(self, request: Request, running: Sequence[RunningAttempt], now: float) -> list[Command]:
+        return self._told("adopt", Controller.adopt, request, tuple(running), now)
+
+    def number_from(self, attempt_id: int, now: float) -> list[Command]:
+        return self._told("number_from", Controller.number_from, attempt_id, now)
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         return self._told("sent", Controller.sent, attempt_id, now)

@@ -61,13 +61,18 @@ class Accounting:
         """Charge the request, its prompt tokens and its granted output tokens to its tenant's limits."""
         use = self._tenants.of(live.request.tenant, live.request.tier, now)
         self._expect_cached(live, offer)
-        most = live.most_tokens
-        exceeded = use.check(most, now)
+        exceeded = use.check(live.most_tokens, now)
         if exceeded is not None:
             return use.turn(exceeded, now)
-        live.use, live.reserved_tokens = use, most
-        use.take(most, now)
+        self.take(live, offer, now)
         return None
+
+    def take(self, live: RequestState, offer: Offer, now: float) -> None:
+        """Charge the request, even beyond the limits: it runs already, or `reserve` has looked."""
+        use = self._tenants.of(live.request.tenant, live.request.tier, now)
+        self._expect_cached(live, offer)
+        live.use, live.reserved_tokens = use, live.most_tokens
+        use.take(live.reserved_tokens, now)
 
     def offered(self, live: RequestState, offer: Offer, now: float) -> None:
         """Count what a request asks of its tenant's fair share in the pool that it has come to."""

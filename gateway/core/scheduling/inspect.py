@@ -17,7 +17,6 @@ from gateway.core.scheduling.explanation import LIMITS, REFUSED, PlacementExplan
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.scheduling.state import BREAKERS, State
 from gateway.core.serving import fallback_of
-from gateway.core.sessions import key_of
 from gateway.core.snapshot import ReplicaState, Snapshot
 
 
@@ -119,12 +118,6 @@ class Inspector:
         """How often the engine of this replica was seen to restart; -1 if the policy has no such replica."""
         found = self.state.fleet.replica(replica)
         return -1 if found is None else found.restarts
-
-    def session_key(self, pool: str, replica: str) -> int:
-        """The key (64 bits) of a replica, from which the home replica of each session is computed."""
-        found = self.state.fleet.pool(pool)
-        known = None if found is None else found.replicas.get(replica)
-        return key_of(replica) if known is None else known.session_key
 
     def states(self) -> list[tuple[str, str, ReplicaState, str]]:
         """(pool, replica, state, why it is out) for every replica. Cheap enough to poll."""

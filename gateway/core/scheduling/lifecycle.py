@@ -17,7 +17,7 @@ from gateway.core.policy import AdmissionMode
 from gateway.core.redundancy.request_quarantine import doubt_s
 from gateway.core.redundancy.retries import FAILURES, rest_s
 from gateway.core.request_state import Attempt, RequestState, offer_of
-from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
+from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, RunningAttempt
 from gateway.core.scheduling.state import BREAKERS, State
 from gateway.core.scheduling.usage import believed
 from gateway.core.snapshot import ReplicaState
@@ -49,7 +49,7 @@ class Lifecycle:
         self._quarantine = state.quarantine
         self._learners = state.learners
         self._retry_after = state.retry_after
-        self._next_attempt = 0
+        self._last_attempt = 0
 
     # ---- an attempt
 
@@ -57,8 +57,36 @@ class Lifecycle:
         """Take a slot of `replica` and dispatch an attempt there. `hedge`: whether the attempt is a duplicate of a late
         one.
         """
+        self._last_attempt += 1
+        attempt = self._open(live, replica, hedge, self._last_attempt)
+        max_tokens = live.max_tokens if live.is_capped else 0
+        model = live.request.model.name if live.request.fallback_of else ""
+        self._call.commands.append(
+            Dispatch(live.request.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
+        )
+
+    def adopt(self, live: RequestState, replica: Replica, running: RunningAttempt) -> None:
+        """Take a slot of `replica` for an attempt that another controller opened."""
         now = self._call.now
-        self._next_attempt += 1
+        attempt = self._open(live, replica, bool(live.open), running.attempt)
+        if attempt.facts is not None:
+            attempt.facts.teach_nothing()
+        attempt.sent_at, attempt.first_at = running.sent_at, running.first_at
+        live.reached = live.reached or running.sent_at is not None
+        if running.first_at is not None or running.committed:
+            attempt.slot.prompt_read(now)
+        if running.committed:
+            live.committed, live.replica = attempt, replica
+            if live.request.stream:
+                live.first_at = running.first_at
+        self.arm(live)
+
+    def number_from(self, attempt_id: int) -> None:
+        """Give later attempts ids above this one."""
+        self._last_attempt = max(self._last_attempt, attempt_id)
+
+    def _open(self, live: RequestState, replica: Replica, hedge: bool, attempt_id: int) -> Attempt:
+        now = self._call.now
         pool = replica.pool
         prompt = live.prompt_tokens
         indexed = replica.indexed_of(prompt, live.request)
@@ -69,7 +97,7 @@ class Lifecycle:
         pool.router.sent(replica)
         if live.request.adapter:
             replica.adapters.opened(live.request.adapter)
-        attempt = Attempt(self._next_attempt, live, slot, hedge)
+        attempt = Attempt(attempt_id, live, slot, hedge)
         if pool.spec.affinity:
             attempt.indexed_tokens, attempt.predicted_tokens = indexed, cached
             replica.cache.evidence.sent(prompt, indexed)
@@ -95,11 +123,7 @@ class Lifecycle:
             # No first token will be seen. So a timer serves the queue at the time when this prompt is expected to be
             # read.
             self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
-        max_tokens = live.max_tokens if live.is_capped else 0
-        model = live.request.model.name if live.request.fallback_of else ""
-        self._call.commands.append(
-            Dispatch(live.request.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
-        )
+        return attempt
 
     @staticmethod
     def _compare_cached(attempt: Attempt, finish: AttemptResult) -> None:

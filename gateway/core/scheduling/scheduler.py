@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from gateway.core.commands import Cancel
 from gateway.core.decision import Decision, Verdict
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer
 from gateway.core.request_state import RequestState
-from gateway.core.results import Outcome, Reason
+from gateway.core.results import Outcome, Reason, RunningAttempt
 from gateway.core.scheduling.lifecycle import Lifecycle
 from gateway.core.scheduling.next_queued import NextQueued, has_room
 from gateway.core.scheduling.placement import Unplaceable
@@ -79,6 +81,24 @@ class Scheduler:
         self._forecaster.dropped(live)
         if not self.fall_back(live, may_wait=True):
             self._shed(live, offer.pool, decision.why, decision.detail)
+
+    def adopt(self, live: RequestState, offer: Offer, running: Sequence[RunningAttempt]) -> None:
+        """Take over a request whose attempts another controller opened. Those at replicas that are gone are closed."""
+        fleet = self._state.fleet
+        known = [(each, replica) for each in running if (replica := fleet.replica(each.replica)) is not None]
+        lost = [each for each in running if fleet.replica(each.replica) is None]
+        self._call.commands.extend(Cancel(live.request.id, each.attempt) for each in lost)
+        if any(each.committed for each in lost):
+            self._life.refuse(live, Outcome.ERROR, Reason.UPSTREAM_ERROR)
+            return
+        if not known:
+            if self.reserve(live, offer):
+                self.enter(live, offer)
+            return
+        self._accounting.take(live, offer, self._call.now)
+        self._offered(live, offer)
+        for each, replica in known:
+            self._life.adopt(live, replica, each)
 
     def _offered(self, live: RequestState, offer: Offer) -> None:
         """Count the request in the demand of the offer's pool, and of its tier and tenant there."""
