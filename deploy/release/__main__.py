@@ -1,0 +1,101 @@
+"""Writes the version, builds sdist, wheels and SBOM into dist/, and tries the wheel in an empty environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from time import monotonic
+
+from deploy.compiling.sources import PURE, obstacle
+from deploy.release.changelog import NotReleasable, bumped, released
+
+ROOT = Path(__file__).resolve().parents[2]
+DIST = ROOT / "dist"
+FIRST_ANSWER_S = 30.0
+"""Longest time from an empty environment, with wheels at hand, to the first answer of the demo."""
+
+
+def main() -> None:
+    """With a version: write it first. Exits with 1 if a check fails."""
+    version = sys.argv[1] if sys.argv[1:] else ""
+    try:
+        if version:
+            changes, project = ROOT / "CHANGELOG.md", ROOT / "pyproject.toml"
+            written = released(changes.read_text(), version), bumped(project.read_text(), version)
+            for path, text in zip((changes, project), written, strict=True):
+                path.write_text(text)
+        build()
+        sbom()
+        try_wheel()
+    except NotReleasable as error:
+        sys.exit(str(error))
+    print("dist/:", *sorted(path.name for path in DIST.iterdir()), sep="\n  ")
+
+
+def build() -> None:
+    """The sdist, the wheel that runs everywhere, and a compiled one where there is a C compiler."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    _run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", pure="1")
+    _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", pure="1")
+    if problem := obstacle():
+        print(f"no compiled wheel: {problem}")
+    else:
+        _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", pure="0")
+
+
+def sbom() -> None:
+    """What the image contains, as CycloneDX, from the lock file with its hashes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    out = DIST / f"{project['name']}-{project['version']}.cdx.json"
+    program = Path(sys.executable).with_name("cyclonedx-py")
+    form = ("--output-reproducible", "--of", "JSON", "--validate", "-o", str(out))
+    _run(str(program), "requirements", "--pyproject", "pyproject.toml", *form, "requirements.lock")
+
+
+def try_wheel() -> None:
+    """Install the pure wheel, from a folder, into an empty environment, and run the demo to its first answer.
+
+    Raises NotReleasable.
+    """
+    (wheel,) = DIST.glob("*-none-any.whl")
+    with tempfile.TemporaryDirectory() as made:
+        folder, venv = Path(made, "wheels"), Path(made, "venv")
+        _run(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), str(wheel))
+        started = monotonic()
+        _run(sys.executable, "-m", "venv", str(venv))
+        _run(str(venv / "bin" / "pip"), "install", "--quiet", "--no-index", "--find-links", str(folder), "tailgate")
+        command = [str(venv / "bin" / "tailgate"), "demo", "--free-ports"]
+        with subprocess.Popen(command, cwd=made, stdout=subprocess.PIPE, text=True) as demo:
+            assert demo.stdout is not None
+            said = []
+            for line in demo.stdout:
+                said.append(line)
+                if "Serving until Ctrl-C" in line:
+                    break
+            took_s = monotonic() - started
+            demo.send_signal(signal.SIGINT)
+            demo.communicate()
+    if not any("tokens" in line and "100 out" in line for line in said):
+        raise NotReleasable(f"the demo of {wheel.name} gave no answer:\n{''.join(said)}")
+    print(f"{wheel.name}: the first answer {took_s:.0f} s after an empty environment")
+    if took_s > FIRST_ANSWER_S:
+        raise NotReleasable(f"that is more than {FIRST_ANSWER_S:.0f} s")
+
+
+def _run(*command: str, pure: str | None = None) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != PURE}
+    if pure is not None:
+        environment[PURE] = pure
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    if done.returncode:
+        raise NotReleasable(f"{' '.join(command)} failed with {done.returncode}")
+
+
+if __name__ == "__main__":
+    main()

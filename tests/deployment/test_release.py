@@ -1,0 +1,84 @@
+"""What a release consists of: changelog, version, SBOM, and the workflows that build it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.release import __main__ as release
+from deploy.release.changelog import NotReleasable, bumped, released
+
+from .files import ROOT
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+CHANGES = "# Changes\n\n## Unreleased\n\n- A thing.\n\n## 0.1.0\n\n- The first.\n"
+
+
+def test_release_moves_the_unreleased_changes_under_its_version() -> None:
+    assert released(CHANGES, "0.2.0") == CHANGES.replace("Unreleased", "0.2.0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "version", "told"),
+    [
+        (CHANGES, "two", "VERSION=two is no version such as 1.2.3"),
+        (CHANGES, "0.1.0", "has 0.1.0 already"),
+        (CHANGES.replace("- A thing.\n", ""), "0.2.0", "has nothing under ## Unreleased"),
+    ],
+)
+def test_release_is_refused_without_a_new_version_or_changes(changes: str, version: str, told: str) -> None:
+    with pytest.raises(NotReleasable, match=told):
+        released(changes, version)
+
+
+def test_release_writes_its_version_into_the_project_and_nothing_else() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    changed = bumped(project, "9.8.7")
+    assert [(a, b) for a, b in zip(project.splitlines(), changed.splitlines(), strict=True) if a != b] == [
+        (re.findall(r"(?m)^version = .*$", project)[0], 'version = "9.8.7"')
+    ]
+
+
+def test_sbom_lists_exactly_the_locked_packages_with_their_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release, "DIST", tmp_path)
+    release.sbom()
+    (written,) = tmp_path.glob("*.cdx.json")
+    bill = json.loads(written.read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    assert bill["metadata"]["component"]["name"] == "tailgate"
+    locked = dict(re.findall(r"(?m)^(\S+)==(\S+)", (ROOT / "requirements.lock").read_text()))
+    assert {part["name"]: part["version"] for part in bill["components"]} == locked
+    assert all('"alg": "SHA-256"' in json.dumps(part) for part in bill["components"])
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflow_fits_the_schema_of_github(path: Path) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_have_files_for_every_command_and_bounds_for_every_job() -> None:
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    for path in WORKFLOWS:
+        for job in yaml.safe_load(path.read_text())["jobs"].values():
+            assert job["timeout-minutes"]
+            commands = "\n".join(step.get("run", "") for step in job["steps"])
+            assert set(re.findall(r"\bmake ([a-z-]+)", commands)) <= targets
+
+
+def test_workflow_tests_every_python_that_the_project_names() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    named = re.findall(r"Python :: (3\.\d+)", project)
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert workflow["jobs"]["tests"]["strategy"]["matrix"]["python"] == named
+    (built,) = re.findall(r'(?m)^build = "(cp.*)"$', project)
+    assert built.split() == [f"cp{python.replace('.', '')}-*" for python in named]
