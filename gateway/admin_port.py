@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,8 @@ class AdminPort:
             find=self.handler.find,
             explain=lambda request: self.controller.explain(request, self.driver.clock()),
             now=self.driver.clock,
+            wall_s=lambda: time.time() - self.driver.clock(),
+            requests=self.metrics.requests,
         )
         actions = {"reload": self.reloads.reload, "drain": self._drain}
         of_replicas = {"drain": partial(self._drain_replica, True), "undrain": partial(self._drain_replica, False)}

@@ -27,6 +27,7 @@ from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.requests.ring import RequestRing
 from gateway.proxy.client.asgi_connection import AsgiConnection
 from gateway.proxy.limits import ConnectionLimits
 from gateway.reload import PolicyReloads, PolicyUsers
@@ -61,7 +62,9 @@ class Gateway:
     ) -> None:
         """`clock`: returns the time in seconds, for all parts. Timers are those of the event loop."""
         self.settings = settings
-        self.metrics = Metrics(policy)
+        self.requests = RequestRing(settings.records) if settings.records else None
+        """The records of ended requests; None if none are kept."""
+        self.metrics = Metrics(policy, self.requests)
         self.journal, self.controller = _deciders(settings, policy)
         self.driver = LocalDriver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
         self._admin_limits = _admin_limits(settings)

@@ -107,6 +107,13 @@ class Settings(BaseSettings):
         default=8, ge=1, le=1000, description="Files of the journal that are kept: FILE, FILE.1 (the one before) ..."
     )
 
+    records: int = Field(
+        default=20_000,
+        ge=0,
+        le=10_000_000,
+        description="Records of ended requests that are kept in memory, for `tailgate why`; 0 keeps none.",
+    )
+
     @model_validator(mode="after")
     def _both_parts_of_tls(self) -> Settings:
         if self.ssl_keyfile and not self.ssl_certfile:

@@ -364,6 +364,7 @@ class TestServe:
             "--keep-alive": "2.5",
             "--write-stall": "3.5",
             "--max-connections": "9",
+            "--records": "100",
             "--ssl-certfile": str(pem),
             "--ssl-keyfile": str(pem),
             "--journal": "/var/calls.jsonl",

@@ -65,8 +65,8 @@ RUN = [found for found in EVERY if not begins(found[1], NOT_RUN)]
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[str]:
-    """The address of the API of a running demo."""
+def demo() -> Iterator[tuple[str, str]]:
+    """The addresses of the API and the admin port of a running demo."""
     command = [sys.executable, "-m", "loadtests.demo", "--free-ports"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -77,8 +77,10 @@ def demo() -> Iterator[str]:
                 if "Serving until Ctrl-C" in line:
                     break
             found = re.search(r"curl -N (http://[\d.:]+)/v1", printed)
+            admin = re.search(r"(http://[\d.:]+)/admin/state", printed)
             assert found, printed
-            yield found[1]
+            assert admin, printed
+            yield found[1], admin[1]
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate()
@@ -92,7 +94,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(command: str, folder: Path, api: str = "") -> str:
+def run(command: str, folder: Path, api: str = "", admin: str = "") -> str:
     """Run a command of a page as a user would, but sooner over. Returns its output."""
     tests = sorted(folder.glob("loadtest-results/*"))
     for name, more in SHORTER.items():
@@ -105,6 +107,7 @@ def run(command: str, folder: Path, api: str = "") -> str:
         "make scenario": f"{python} -m gateway load scenario",
         "loadtest-results/TIME": str(tests[0]) if tests else "loadtest-results/TIME",
         "http://127.0.0.1:8080": api,
+        "http://127.0.0.1:9090": admin,
     }
     command = re.sub("|".join(map(re.escape, meant)), lambda found: meant[found[0]], command)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1", "TAILGATE_KEY": "unused"}
@@ -140,10 +143,10 @@ def test_only_small_differences_of_numbers_pass() -> None:
 
 
 @pytest.mark.parametrize("page", sorted({page for page, command, _ in RUN if not begins(command, LONG)}))
-def test_commands_of_a_page_run_and_print_what_is_shown(page: str, folder: Path, demo: str) -> None:
+def test_commands_of_a_page_run_and_print_what_is_shown(page: str, folder: Path, demo: tuple[str, str]) -> None:
     for name, command, shown in RUN:
         if name == page and not begins(command, LONG):
-            check_output(run(command, folder, demo), shown)
+            check_output(run(command, folder, *demo), shown)
 
 
 @pytest.mark.long

@@ -9,10 +9,11 @@ import typer
 from gateway.cli import key
 from gateway.cli.added import AddedCommands
 from gateway.cli.check import check
-from gateway.cli.drain import drain_command, undrain_command
 from gateway.cli.explain import explain_command
 from gateway.cli.plan import plan_command
 from gateway.cli.replay_journal import replay_journal
+from gateway.cli.running.drain import drain_command, undrain_command
+from gateway.cli.running.why import why_command
 from gateway.cli.serve import serve
 from gateway.cli.simulate import simulate_command
 from gateway.observe import build_info
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(check)
 app.command("explain")(explain_command)
+app.command("why")(why_command)
 app.command("drain")(drain_command)
 app.command("undrain")(undrain_command)
 app.command("replay-journal")(replay_journal)

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from gateway.cli.explanation import Asked, Explanation, Output, explain
-from gateway.cli.live import Unanswered, ask_gateway, show
 from gateway.cli.output import console, finite, print_errors, print_json, refuse_unused
+from gateway.cli.running.live import Unanswered, ask_gateway, show
 from gateway.core.policy import Limits
 from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Endpoint

@@ -91,6 +91,7 @@ def serve(
     journal: Annotated[Path | None, _option("journal", metavar="FILE", rich_help_panel="Journal")] = None,
     journal_file_bytes: Annotated[int | None, _option("journal_file_bytes", rich_help_panel="Journal")] = None,
     journal_files: Annotated[int | None, _option("journal_files", rich_help_panel="Journal")] = None,
+    records: Annotated[int | None, _option("records", rich_help_panel="Bounds")] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
     log_format: Annotated[str | None, _option("log_format")] = None,
 ) -> None:

@@ -45,10 +45,23 @@ class Decision:
     request is sent, or would be sent if it were not shed; None if it waits. `rule`: the rule that decided. `forecast`:
     what it was decided on; None if no objective applies. `late`: P(late) of the TTFT objectives that were checked, in
     their order. `victims`: queued requests that give way. `why`, `detail`: reason and error text of a shed request, or
-    of the victims.
+    of the victims. `binds`: the percentile that would break; empty if none would. `runner_up`: another replica that was
+    forecast, and its forecast; only admission sets it.
     """
 
-    __slots__ = ("detail", "forecast", "late", "offer", "replica", "rule", "verdict", "victims", "why")
+    __slots__ = (
+        "binds",
+        "detail",
+        "forecast",
+        "late",
+        "offer",
+        "replica",
+        "rule",
+        "runner_up",
+        "verdict",
+        "victims",
+        "why",
+    )
 
     def __init__(
         self,
@@ -61,6 +74,7 @@ class Decision:
         victims: Sequence[QueuedRequest] = (),
         why: Reason = Reason.QUEUE_FULL,
         detail: str = "",
+        binds: str = "",
     ) -> None:
         self.verdict = verdict
         self.rule = rule
@@ -71,3 +85,5 @@ class Decision:
         self.victims = victims
         self.why = why
         self.detail = detail
+        self.binds = binds
+        self.runner_up: tuple[str, Forecast] | None = None

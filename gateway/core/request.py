@@ -8,10 +8,11 @@ as long. Their `__init__` is written out, because that of `dataclass` is not com
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
+from gateway.core.history import UNKNOWN_ORIGIN, Origin
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.sessions import Session, StoredResponse
 from gateway.core.slo import Slo
@@ -114,6 +115,7 @@ class Request:
     stored: StoredResponse | None = None
     """The stored response that the request continues; None if none."""
     truncates: bool = False  # whether the engine is asked to cut a prompt that is too long
+    origin: Origin = field(default=UNKNOWN_ORIGIN, repr=False, compare=False)
 
     def __init__(
         self,
@@ -145,6 +147,7 @@ class Request:
         comeback: bool = False,
         stored: StoredResponse | None = None,
         truncates: bool = False,
+        origin: Origin = UNKNOWN_ORIGIN,
     ) -> None:
         self.id = id
         self.policy = policy
@@ -174,6 +177,7 @@ class Request:
         self.comeback = comeback
         self.stored = stored
         self.truncates = truncates
+        self.origin = origin
 
     @property
     def visible(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from gateway.core.decision import Decision, RuleName
@@ -10,6 +9,7 @@ from gateway.core.estimators.attempt_prediction import AttemptPrediction
 from gateway.core.estimators.ttft_judge import TtftJudge
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD, Slot
+from gateway.core.history import AttemptHistory
 from gateway.core.offer import Offer
 from gateway.core.pool_spec import Timeouts
 from gateway.core.queueing.queued_request import QueuedRequest
@@ -104,6 +104,7 @@ class RequestState(QueuedRequest):
         "committed",
         "counted",
         "decision",
+        "detail",
         "dispatched_at",
         "ended_at",
         "expected_output",
@@ -120,8 +121,10 @@ class RequestState(QueuedRequest):
         "reached",
         "replica",
         "reserved_tokens",
+        "retry_after_s",
         "shares",
         "tokens_exact",
+        "tried",
         "visible",
         "waited",
         "waiting",
@@ -181,6 +184,11 @@ class RequestState(QueuedRequest):
         self.ended_at: float | None = None
         self.outcome: Outcome | None = None
         self.why: Reason | None = None
+        self.tried: list[AttemptHistory] = []
+        """Its attempts that have ended."""
+        self.detail = ""
+        """Text of the error that its client gets, if it is refused, and seconds after which it may try again."""
+        self.retry_after_s: float | None = None
 
     def __repr__(self) -> str:
         if self.outcome is not None:
@@ -333,17 +341,3 @@ def offer_of(live: RequestState) -> Offer:
     """The offer of a request that has a pool."""
     assert live.offer is not None
     return live.offer
-
-
-def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[int, float]]:
-    """Number of dispatched requests by pool, and the sum of their ages in seconds.
-
-    The age of a request counts from its first dispatch to its outcome, even if attempts are still under way then.
-    """
-    held: dict[str, tuple[int, float]] = {}
-    for live in lives:
-        if live.dispatched_at is not None and live.pool is not None:
-            count, seconds = held.get(live.pool.spec.name, (0, 0.0))
-            age_s = (now if live.ended_at is None else live.ended_at) - live.dispatched_at
-            held[live.pool.spec.name] = count + 1, seconds + age_s
-    return held

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.core.history import History
 from gateway.core.request import Request
 from gateway.core.sample import Proof as Proof
 from gateway.core.sample import Sample as Sample
@@ -200,6 +201,8 @@ class AttemptResult:
     """Prompt tokens that the engine found in its prefix cache; None if it does not report them."""
     context_tokens: int | None = None
     """The engine's context, if it refused the request for its length and named the context."""
+    answer_id: str = field(default="", repr=False, compare=False)
+    """The engine's id of the answer, for people; empty if it is unknown."""
 
     def __init__(
         self,
@@ -213,6 +216,7 @@ class AttemptResult:
         empty: bool = False,
         cached_tokens: int | None = None,
         context_tokens: int | None = None,
+        answer_id: str = "",
     ) -> None:
         self.end = end
         self.prompt_tokens = prompt_tokens
@@ -224,6 +228,7 @@ class AttemptResult:
         self.empty = empty
         self.cached_tokens = cached_tokens
         self.context_tokens = context_tokens
+        self.answer_id = answer_id
 
 
 @dataclass(slots=True, init=False)
@@ -258,6 +263,8 @@ class Record:
     degraded: bool = False
     hedged: HedgeResult | None = None
     waited: bool = False
+    history: History | None = field(default=None, repr=False, compare=False)
+    """The decision and the attempts, for people; None in a simulation of another balancer."""
 
     def __init__(
         self,
@@ -281,6 +288,7 @@ class Record:
         degraded: bool = False,
         hedged: HedgeResult | None = None,
         waited: bool = False,
+        history: History | None = None,
     ) -> None:
         self.request = request
         self.outcome = outcome
@@ -302,6 +310,7 @@ class Record:
         self.degraded = degraded
         self.hedged = hedged
         self.waited = waited
+        self.history = history
 
     @property
     def admission(self) -> int:

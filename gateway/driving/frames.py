@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, cast
 
+from gateway.core.history import EarlyRefusal, Origin
 from gateway.core.policy import Policy
 from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
 from gateway.core.results import (
@@ -103,6 +104,7 @@ def request_row(request: Request) -> Frame:
         request.comeback,
         None if stored is None else (stored.replica, stored.tokens),
         request.truncates,
+        (request.origin.request_id, request.origin.key, request.origin.traceparent),
     )
 
 
@@ -150,6 +152,7 @@ def request_of(row: list[object], policy: Policy) -> Request:
         comeback=cast(bool, row[25]),
         stored=kept,
         truncates=cast(bool, row[27]),
+        origin=Origin(*cast("tuple[str, str, str]", row[28])),
     )
 
 
@@ -185,6 +188,7 @@ def result_row(result: AttemptResult) -> Frame:
         result.empty,
         result.cached_tokens,
         result.context_tokens,
+        result.answer_id,
     )
 
 
@@ -201,7 +205,31 @@ def result_of(row: list[object]) -> AttemptResult:
         cast(bool, row[7]),
         cast("int | None", row[8]),
         cast("int | None", row[9]),
+        cast(str, row[10]),
     )
+
+
+def early_row(refusal: EarlyRefusal) -> Frame:
+    """A request that was refused unread, as plain values."""
+    return (
+        refusal.at,
+        refusal.why,
+        refusal.request_id,
+        refusal.param,
+        refusal.tenant,
+        refusal.tier,
+        refusal.key,
+        refusal.retry_after_s,
+    )
+
+
+def early_of(row: list[object]) -> EarlyRefusal:
+    """The refused request of a row."""
+    refusal = EarlyRefusal(cast(float, row[0]), cast(str, row[1]), cast(str, row[2]))
+    refusal.param, refusal.tenant = cast(str, row[3]), cast(str, row[4])
+    refusal.tier, refusal.key = cast(str, row[5]), cast(str, row[6])
+    refusal.retry_after_s = cast("float | None", row[7])
+    return refusal
 
 
 def record_row(record: Record) -> Frame:

@@ -2,8 +2,9 @@
 
 Reading needs no token, so this port belongs on loopback or on a network of its own. Every change is a POST below
 /admin/. It needs `Authorization: Bearer <token>`, except through the unix socket (`trusted`). POST /admin/explain only
-reads, so it needs no token. This path, the console page and the state require a Host that is an address, localhost or a
-configured name. So a web page whose own host name points at this port (DNS rebinding) gets no data.
+reads, so it needs no token. This path, the console page, the state and the records of requests require a Host that is
+an address, localhost or a configured name. So a web page whose own host name points at this port (DNS rebinding) gets
+no data.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gateway.observe.explain_request import asked
 from gateway.observe.metrics.exposition import chosen, registry, render
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.page import Page
+from gateway.observe.requests.pages import requests_router
 from gateway.observe.sources import Sources
 from gateway.observe.state import document, state
 from gateway.policy.sections.hosts import is_known
@@ -73,7 +75,9 @@ def admin_app(
     app = FastAPI(title="tailgate admin", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(_probes(sources))
     app.include_router(_metrics(metrics, sources))
-    app.include_router(_console(metrics, sources, access.names))
+    known = [Depends(_known_host(access.names))]
+    app.include_router(_console(metrics, sources), dependencies=known)
+    app.include_router(requests_router(sources.requests, sources.wall_s), dependencies=known)
     app.include_router(_actions(actions, replica_actions, access))
     return app
 
@@ -112,14 +116,19 @@ def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
     return router
 
 
-def _console(metrics: Metrics, sources: Sources, names: Collection[str]) -> APIRouter:
+def _known_host(names: Collection[str]) -> Callable[[Request], Awaitable[None]]:
+    """A check of the Host header, which keeps out web pages whose own host name points at this port."""
     known = {name.lower() for name in names}
 
-    async def known_host(request: Request) -> None:
+    async def check(request: Request) -> None:
         if not is_known(request.headers.get("host", ""), known, any_address=True):
             raise HTTPException(403, "this Host is unknown to the admin port: use the port's address")
 
-    router = APIRouter(dependencies=[Depends(known_host)])
+    return check
+
+
+def _console(metrics: Metrics, sources: Sources) -> APIRouter:
+    router = APIRouter()
     started = sources.now()
     console = Page.load()
 

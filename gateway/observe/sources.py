@@ -12,6 +12,7 @@ from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.snapshot import Snapshot
 from gateway.observe.metrics.little import LittleView
+from gateway.observe.requests.ring import RequestRing
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +58,7 @@ class Sources:
     """Returns the decision that a request would get now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""
+    wall_s: Callable[[], float] = lambda: 0.0
+    """Unix time at the zero of that clock."""
+    requests: RequestRing | None = None
+    """The records of ended requests; None if none are kept."""

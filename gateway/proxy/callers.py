@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.pool_spec import PoolSpec
 from gateway.core.request import Endpoint
 from gateway.wire.apis.table import served
+
+KEY_DIGITS: Final = 8
+"""Hexadecimal digits of a hash that name a key in records: enough to find its line in the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,8 @@ class Caller:
     tier: Tier
     serves: frozenset[Endpoint]
     """Endpoints that the tier serves."""
+    key: str = ""
+    """The first digits of the hash of its key, as in the policy; empty without keys."""
 
 
 Callers = dict[bytes, tuple[bytes, Caller | None]]
@@ -32,7 +37,7 @@ def callers_of(policy: Policy) -> Callers:
     """
     serves = {tier.name: served(tier) for tier in policy.tiers.values()}
     return {
-        digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier]))
+        digest: (key.sha256, Caller(key.tenant, policy.tiers[key.tier], serves[key.tier], digest.hex()[:KEY_DIGITS]))
         for digest, key in policy.keys.items()
     }
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from gateway.core.history import EarlyRefusal, Origin
 from gateway.core.policy import ANONYMOUS, Model, Policy, Tier
 from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Request
 from gateway.core.results import Reason
@@ -27,7 +28,7 @@ from gateway.wire.errors.replies import Dialect, Problem, error_response
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.cors import preflight_lines
 from gateway.wire.http.headers import BadHeader, RequestHead, asked_slo, wanted
-from gateway.wire.http.written_heads import rate_limit_lines
+from gateway.wire.http.written_heads import rate_limit_lines, trace_parent
 from gateway.wire.isolation import salts
 from gateway.wire.parsed import Parsed
 from gateway.wire.prefix import MIN_BYTES, prefix_of
@@ -149,13 +150,20 @@ class RequestHandler:
         self, dialect: Dialect, problem: Problem, head: RequestHead, caller: Caller | None, close: bool
     ) -> bytes:
         """The whole error answer to a request that never became a `Request`."""
-        self.services.meter.refused_early(problem.why)
+        self.services.meter.refused_early(self._early(problem, head, caller))
         self.services.refusals.early(head.request_id, "" if caller is None else caller.tier.name, problem)
         lines = head.cors
         if caller is not None and problem.retry_after_s is not None:
             left = self.driver.left(caller.tenant, caller.tier.name)
             lines += rate_limit_lines(left).encode()
         return error_response(dialect, problem, head.request_id, lines, close=close)
+
+    def _early(self, problem: Problem, head: RequestHead, caller: Caller | None) -> EarlyRefusal:
+        early = EarlyRefusal(self.driver.clock(), problem.why.value, head.request_id)
+        early.param, early.retry_after_s = problem.param or "", problem.retry_after_s
+        if caller is not None:
+            early.tenant, early.tier, early.key = caller.tenant, caller.tier.name, caller.key
+        return early
 
     # ---- with the body
 
@@ -257,6 +265,7 @@ class RequestHandler:
             fallback_of=asked.name if by_fallback else "",
             is_token_ids=parsed.prompt_exact is not None,
             truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",
+            origin=Origin(head.request_id, caller.key, trace_parent(head).decode()),
         )
         exchange = Exchange(self.services, client, dialect, head, parsed, request)
         parsed.let_go()

@@ -14,8 +14,8 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.cli.explanation import explain
-from gateway.cli.live import Unanswered, ask_gateway, show
 from gateway.cli.output import console
+from gateway.cli.running.live import Unanswered, ask_gateway, show
 from gateway.core.policy import Policy
 from gateway.core.request import Endpoint
 from gateway.policy import load_text

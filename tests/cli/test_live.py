@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import gateway.process
-from gateway.cli.live import show
+from gateway.cli.running.live import show
 from gateway.policy.builtin import builtin
 from gateway.settings import Settings
 from tests.test_cli import run

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.timers import Timers
+from gateway.core.deadlines import Timers
 from tests.footprint import footprint
 
 from .made import STEADY

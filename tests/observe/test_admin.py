@@ -14,6 +14,7 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from gateway.core.history import EarlyRefusal
 from gateway.core.results import Outcome, Reason
 from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.metrics.metrics import Metrics
@@ -161,7 +162,7 @@ async def test_admin_state_judges_whether_an_objective_is_kept_by_answers_alone(
 
 async def test_admin_state_shows_pools_replicas_tenants_and_reasons(process: Process) -> None:
     process.metrics.ended(replace(REFUSED, request=a_request(FREE)))
-    process.metrics.refused_early(Reason.UNAUTHORIZED)
+    process.metrics.refused_early(EarlyRefusal(100.0, Reason.UNAUTHORIZED.value))
     shown = await state(process)
     assert [pool["name"] for pool in shown["pools"]] == ["short", "long"]
     r0 = shown["pools"][0]["replicas"][0]

@@ -18,6 +18,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
+from gateway.core.history import EarlyRefusal
 from gateway.core.results import AttemptOutcome, MirrorResult, Reason
 from gateway.observe.build_info import kind
 from gateway.observe.metrics.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
@@ -42,7 +43,7 @@ def filled(replicas: int = 2) -> Metrics:
     metrics.ended(replace(REFUSED, request=a_request(FREE, comeback=True), pool=None))
     metrics.ended(replace(OK, request=replace(a_request(FREE), fallback_of="large")))
     metrics.gaps("premium", "short").add(0.02)
-    metrics.refused_early(Reason.NOT_FOUND)
+    metrics.refused_early(EarlyRefusal(100.0, Reason.NOT_FOUND.value))
     metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
     metrics.ended(replace(OK, request=replace(a_request(), adapter="sql")))
     metrics.copied("llama", "short", MirrorResult.FULL)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from gateway.core.history import EarlyRefusal
 from gateway.core.policy import Model, Tier
 from gateway.core.results import AttemptOutcome, Outcome, Reason, Record
 from gateway.core.slo import Metric, Objective, Slo
@@ -168,7 +169,7 @@ def test_finished_unstreamed_request_counts_only_for_e2e_objectives() -> None:
 def test_requests_refused_early_have_no_tier_and_an_outcome() -> None:
     metrics = Metrics(POLICY)
     for why in (Reason.UNAUTHORIZED, Reason.UNAUTHORIZED, Reason.SHUTTING_DOWN, Reason.CLIENT_GONE):
-        metrics.refused_early(why)
+        metrics.refused_early(EarlyRefusal(100.0, why.value))
     found = samples(metrics)
     assert found["tailgate_requests_total", ("", "invalid", "", "unauthorized", "")] == 2
     assert found["tailgate_requests_total", ("", "refused", "", "shutting-down", "")] == 1
@@ -244,7 +245,7 @@ def test_ten_thousand_junk_names_add_at_most_one_series_each_family() -> None:
         metrics.ended(replace(OK, request=replace(ASK, model=catch_all)))
         metrics.gaps(f"tier-{number}", f"pool-{number}").add(0.01)
         metrics.upstream_error(f"pool-{number}", f"replica-{number}", AttemptOutcome.RESET)
-        metrics.refused_early(Reason.MODEL_NOT_FOUND)
+        metrics.refused_early(EarlyRefusal(100.0, Reason.MODEL_NOT_FOUND.value))
 
     junk(0)
     before, held = series(metrics), footprint(metrics)
@@ -278,7 +279,7 @@ def test_sliding_window_forgets_what_the_counters_keep() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(OK)  # ends at 103
     metrics.gaps("premium", "short").add(0.02)
-    metrics.refused_early(Reason.BAD_REQUEST)
+    metrics.refused_early(EarlyRefusal(100.0, Reason.BAD_REQUEST.value))
     facts, itl = metrics.tiers["premium"], metrics.itl["premium", "short"]
     assert facts.recent.read(110.0) == [1, 1, 1]
     assert facts.ttft.quantile(0.5, 110.0) == pytest.approx(0.2, rel=0.02)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
 from gateway.core.estimators.histograms import LogHistogram
+from gateway.core.history import EarlyRefusal
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.pool_spec import PoolSpec
 from gateway.core.queueing.limits import Left, LimitExceeded
@@ -375,8 +376,8 @@ class Meter:
     def ended(self, record: Record) -> None:
         self.records.append(record)
 
-    def refused_early(self, why: Reason) -> None:
-        self.early.append(why)
+    def refused_early(self, refusal: EarlyRefusal) -> None:
+        self.early.append(Reason(refusal.why))
 
     def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None:
         self.errors.append((replica, end))

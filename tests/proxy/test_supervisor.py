@@ -17,6 +17,7 @@ import pytest
 from gateway.core.controller import Controller
 from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.estimators.histograms import LogHistogram
+from gateway.core.history import EarlyRefusal
 from gateway.core.journal.recorder import CALLS
 from gateway.core.pool_spec import Timeouts
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, Outcome, Reason, Record
@@ -109,7 +110,7 @@ class Meter:
         trapped.upstream_error = trap.around("meter.upstream_error", lambda *_: None)
 
     def ended(self, record: Record) -> None: ...
-    def refused_early(self, why: Reason) -> None: ...
+    def refused_early(self, refusal: EarlyRefusal) -> None: ...
     def token_count(self, source: CountSource) -> None: ...
     def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None: ...
 

@@ -70,6 +70,7 @@ class Admission:
         for rule in RULES:
             decision = rule.decide(case)
             if decision is not None:
+                decision.runner_up = case.runner_up
                 return decision
         raise AssertionError("the last rule decides on every request")
 

@@ -62,6 +62,8 @@ class Case:
         self.now = now
         self._forecast: Forecast | None = None
         self._doubt: Doubt | None = None
+        self.runner_up: tuple[str, Forecast] | None = None
+        """The first other replica that was forecast."""
 
     @property
     def forecast(self) -> Forecast:
@@ -165,7 +167,10 @@ class FasterReplica(AdmissionRule):
             forecast = case.outlook.forecast(offer, replica, case.now)
             doubt = case.outlook.doubt(offer, forecast)
             if not doubt.is_doubtful:
+                case.runner_up = case.replica.spec.name, case.forecast
                 return case.send(self.rule, replica, forecast, doubt.late)
+            if case.runner_up is None:
+                case.runner_up = replica.spec.name, forecast
         return None
 
 
@@ -287,9 +292,11 @@ class PredictedBreach(AdmissionRule):
     says = "an objective would be missed"
 
     def decide(self, case: Case) -> Decision:
-        detail = case.outlook.why(case.offer, case.forecast, case.doubt)
+        detail, broken = case.outlook.why(case.offer, case.forecast, case.doubt), case.doubt.broken
+        binds = "" if broken is None else broken.name
+        why = Reason.PREDICTED
         return Decision(
-            Verdict.SHED, self.rule, case.offer, case.replica, case.forecast, why=Reason.PREDICTED, detail=detail
+            Verdict.SHED, self.rule, case.offer, case.replica, case.forecast, why=why, detail=detail, binds=binds
         )
 
 

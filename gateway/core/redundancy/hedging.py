@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import Final
 
 from gateway.core.admission.outlook import Outlook
+from gateway.core.deadlines import Timers
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.forecast.learner import Learner
@@ -32,7 +33,6 @@ from gateway.core.request import Random
 from gateway.core.request_state import Attempt, RequestState, offer_of
 from gateway.core.results import AttemptResult, HedgeResult
 from gateway.core.snapshot import HedgePoolView, HedgeTierView
-from gateway.core.timers import Timers
 
 FLOOR_FACTOR: Final = 1.5
 """No duplicate is sent before this multiple of the expected TTFT: a long prompt is not late merely because it is long.

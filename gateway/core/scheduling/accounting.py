@@ -14,6 +14,7 @@ from gateway.core.policy import CountedTokens, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded, Tenants
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason, Record
+from gateway.core.scheduling.histories import history_of
 from gateway.core.snapshot import LimitView
 
 OUTPUT_WEIGHT: Final = 2.0
@@ -126,6 +127,7 @@ class Accounting:
             if live.charged:
                 self._correct(live, now)
         record = live.record()
+        record.history = history_of(live)
         if live.forecast is not None:
             self._judge(live, record, now)
         self._promises.ended(live, record, now)

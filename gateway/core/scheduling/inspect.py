@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,7 +11,7 @@ from gateway.core.policy import Policy, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.redundancy.request_quarantine import News
 from gateway.core.request import Request
-from gateway.core.request_state import RequestState, held_by_pool
+from gateway.core.request_state import RequestState
 from gateway.core.results import Reason
 from gateway.core.scheduling.explanation import LIMITS, REFUSED, PlacementExplanation, explain
 from gateway.core.scheduling.placement import Unplaceable
@@ -193,3 +193,17 @@ class Inspector:
         live.ask(offer)
         exceeded = state.accounting.exceeded(live, offer, now)
         return explain(state.admission, offer, exceeded, now)
+
+
+def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[int, float]]:
+    """Number of dispatched requests by pool, and the sum of their ages in seconds.
+
+    The age of a request counts from its first dispatch to its outcome, even if attempts are still under way then.
+    """
+    held: dict[str, tuple[int, float]] = {}
+    for live in lives:
+        if live.dispatched_at is not None and live.pool is not None:
+            count, seconds = held.get(live.pool.spec.name, (0, 0.0))
+            age_s = (now if live.ended_at is None else live.ended_at) - live.dispatched_at
+            held[live.pool.spec.name] = count + 1, seconds + age_s
+    return held

@@ -18,8 +18,9 @@ from gateway.core.redundancy.request_quarantine import doubt_s
 from gateway.core.redundancy.retries import FAILURES, rest_s
 from gateway.core.request_state import Attempt, RequestState, offer_of
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, RunningAttempt
+from gateway.core.scheduling.histories import attempt_history
 from gateway.core.scheduling.state import BREAKERS, State
-from gateway.core.scheduling.usage import believed
+from gateway.core.scheduling.usage import believed, compare_cached
 from gateway.core.snapshot import ReplicaState
 
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
@@ -125,21 +126,6 @@ class Lifecycle:
             self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
         return attempt
 
-    @staticmethod
-    def _compare_cached(attempt: Attempt, finish: AttemptResult) -> None:
-        """Compare the prompt tokens that were expected in the engine's prefix cache with the tokens that it found
-        there.
-        """
-        evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
-        prompt = finish.prompt_tokens or estimate
-        request = attempt.live.request
-        prefix = request.prefix
-        if prefix.size and not prefix.has_media and finish.prompt_tokens and request.stored is None:
-            evidence.measured(prefix.size, finish.prompt_tokens)
-        evidence.predicted_tokens += attempt.predicted_of(prompt)
-        if finish.cached_tokens is not None:
-            evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)
-
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
         now = live.dispatched_at = self._call.now
@@ -212,6 +198,7 @@ class Lifecycle:
             where = pool.spec.name, replica.spec.name
             self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
         attempt.live.open.remove(attempt)
+        attempt.live.tried.append(attempt_history(attempt, finish, now))
         full = pool.headroom <= 0.0
         if EVIDENCE[seen_of(finish)].is_answer:
             replica.health.silence.heard(now)
@@ -227,7 +214,7 @@ class Lifecycle:
         if attempt.live.request.batch == 1:
             self._fleet.learn_context(replica, finish, now)
             if finish.end is AttemptOutcome.COMPLETE:
-                self._compare_cached(attempt, finish)
+                compare_cached(attempt, finish)
         for learner in self._learners:
             learner.closed(attempt, finish, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:
@@ -310,8 +297,13 @@ class Lifecycle:
         """End a request with an error. It must have no attempt under way."""
         self.unqueue(live)
         live.decide(outcome, why, self._call.now)
-        self._call.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
+        self._tell(live, why, retry_after_s, detail)
         self.settle(live)
+
+    def _tell(self, live: RequestState, why: Reason, retry_after_s: float | None, detail: str) -> None:
+        """Send the client an error."""
+        live.detail, live.retry_after_s = detail, retry_after_s
+        self._call.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
 
     def give_up(self, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult) -> None:
         """End a request whose attempt failed, because no other is made. Its client hears when a replica wants it."""
@@ -332,7 +324,7 @@ class Lifecycle:
         live.decide(outcome, why, now)
         if outcome is not Outcome.ABANDONED:
             wait_s = None if live.pool is None else self._retry_after.for_slot(live, live.pool, now)
-            self._call.commands.append(Refuse(live.request.id, why, wait_s, detail))
+            self._tell(live, why, wait_s, detail)
         self.cancel(live)
         self.settle(live)
 

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final
 
 from gateway.core.admission.admission import Admission
+from gateway.core.deadlines import Timers
 from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.fleet.fleet import Fleet
 from gateway.core.fleet.pool import Pool
@@ -22,7 +23,6 @@ from gateway.core.scheduling.accounting import Accounting
 from gateway.core.scheduling.placement import Placement
 from gateway.core.scheduling.present_call import PresentCall
 from gateway.core.scheduling.retry_after import RetryAfter
-from gateway.core.timers import Timers
 
 BREAKERS: Final = -1
 """Key of the only timer that is not of a request: the check of all replicas. Keys of other timers are request ids,

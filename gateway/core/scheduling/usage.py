@@ -1,5 +1,5 @@
 """Replaces token counts of an engine that are impossible: more tokens than the request allowed, or than its bytes can
-hold.
+hold. Compares possible counts of cached tokens with the prediction.
 
 A count that is too high would use up a tenant's tokens for hours, and mislead the parts that learn from it. A count
 beyond its bound is replaced by an estimate. The bounds are generous, since tighter ones would reject true counts.
@@ -68,7 +68,21 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
         finish.empty,
         cached,
         finish.context_tokens,
+        finish.answer_id,
     )
+
+
+def compare_cached(attempt: Attempt, finish: AttemptResult) -> None:
+    """Compare the prompt tokens that were expected in the engine's prefix cache with the tokens that it found there."""
+    evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
+    prompt = finish.prompt_tokens or estimate
+    request = attempt.live.request
+    prefix = request.prefix
+    if prefix.size and not prefix.has_media and finish.prompt_tokens and request.stored is None:
+        evidence.measured(prefix.size, finish.prompt_tokens)
+    evidence.predicted_tokens += attempt.predicted_of(prompt)
+    if finish.cached_tokens is not None:
+        evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)
 
 
 def _max_output(live: RequestState, seen: int) -> int:

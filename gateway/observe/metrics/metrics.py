@@ -11,12 +11,14 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.estimators.histograms import LogHistogram
+from gateway.core.history import EarlyRefusal
 from gateway.core.policy import Policy
 from gateway.core.results import AttemptOutcome, Callback, CountSource, MirrorResult, Outcome, Reason, Record
 from gateway.core.scheduling.lifecycle import COUNTED
 from gateway.observe.metrics.arms import Arms
 from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided, family_of
 from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
+from gateway.observe.requests.ring import RequestRing
 from gateway.wire.answers.oddity import Oddity
 
 REPLICA_LABEL_LIMIT: Final = 64
@@ -53,7 +55,9 @@ def early_outcome(why: Reason) -> Outcome:
 class Metrics:
     """Counts facts about requests. One per process; every method is called on the event loop's thread."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, requests: RequestRing | None = None) -> None:
+        """`requests`: keeps a record of each request; None: nothing is kept."""
+        self.requests = requests
         self.edges = Edges.of(policy)
         self.tiers: dict[str, TierFacts] = {}
         self.lanes: dict[tuple[str, str], Lane] = {}
@@ -167,6 +171,8 @@ class Metrics:
                     facts.forecasts[said] = [1]
                 else:
                     forecasts[0] += 1
+        if self.requests is not None:
+            self.requests.ended(record)
 
     def gaps(self, tier: str, pool: str) -> LogHistogram:
         """The histogram to which an exchange adds the seconds between content events of a stream: `add(gap_s)`."""
@@ -178,10 +184,13 @@ class Metrics:
                 found = self.itl[key] = Quantiles(self._itl_edges)
         return found.histogram
 
-    def refused_early(self, why: Reason) -> None:
-        """Count one request that was refused before it was parsed. Its tier and model are unknown."""
+    def refused_early(self, refusal: EarlyRefusal) -> None:
+        """Count one request that was refused before it was parsed. No tier and no model is counted."""
+        why = Reason(refusal.why)
         self.early[why] = self.early.get(why, 0) + 1
         self.whys[_WHY_INDEX[why]] += 1
+        if self.requests is not None:
+            self.requests.refused_early(refusal)
 
     def token_count(self, source: CountSource) -> None:
         """Count one answer of `count_tokens`."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from typing import Final
 
 from msgspec import Raw
 
@@ -21,6 +22,9 @@ from gateway.wire.answers.model_name import ModelName
 from gateway.wire.answers.oddity import Oddity
 
 log = logging.getLogger("tailgate.upstream")
+
+MAX_ID_CHARS: Final = 128
+"""An engine's longer id of an answer is cut for records."""
 
 
 class HeldAnswer(AnswerReceiver):
@@ -188,6 +192,9 @@ class HeldAnswer(AnswerReceiver):
         self.over = True
         self._stop_grace()
         spec = self.upstream.spec
+        raw_id = self.response_id
+        if raw_id:
+            result.answer_id = raw_id[1:-1].decode("ascii", "replace")[:MAX_ID_CHARS]
         if fails(seen_of(result)):
             result.body_hash = self.owner.body_hash()
         self.owner.attempt_ended(self.id)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 from gateway.core.commands import Cancel, Command, Commit, Dispatch, Ended, Refuse
+from gateway.core.deadlines import Timers
 from gateway.core.fleet.health.evidence import checked, seen_of
 from gateway.core.fleet.routing import Router
 from gateway.core.policy import Policy
@@ -20,7 +21,6 @@ from gateway.core.request import Random, Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.sample import Sample
-from gateway.core.timers import Timers
 from gateway.sim.baselines.server import Server
 
 NEVER_SENT = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)

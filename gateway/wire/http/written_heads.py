@@ -46,10 +46,18 @@ def upstream_prefix(
     return "\r\n".join(lines).encode("latin-1") + b"\r\nx-request-id: "
 
 
-def upstream_head(prefix: bytes, head: RequestHead, rid: str, body_bytes: int) -> bytes:
-    """The whole upstream head. The client's trace context is forwarded if it is well formed."""
+def trace_parent(head: RequestHead) -> bytes:
+    """The client's trace context; empty if it sent none that is well formed and may be forwarded."""
     parent = head.fields.get(b"traceparent")
     if parent is None or not _TRACEPARENT.fullmatch(parent) or head.is_for_us_alone(b"traceparent"):
+        return b""
+    return parent
+
+
+def upstream_head(prefix: bytes, head: RequestHead, rid: str, body_bytes: int) -> bytes:
+    """The whole upstream head. The client's trace context is forwarded if it is well formed."""
+    parent = trace_parent(head)
+    if not parent:
         return prefix + f"{rid}\r\ncontent-length: {body_bytes}\r\n\r\n".encode()
     state = head.fields.get(b"tracestate", b"")
     passed = _TRACESTATE.fullmatch(state) and not head.is_for_us_alone(b"tracestate")

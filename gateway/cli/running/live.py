@@ -18,11 +18,20 @@ from gateway.wire.http.lines import can_be_token
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 1 << 20
+NO_PAGE = "Not Found"
+"""The error text of a server that has no page of this name."""
 _HINT = ": is this the admin port of a running gateway?"
 
 
 class Unanswered(Exception):
-    """The gateway could not be reached, or refused the question. The message says what happened."""
+    """The gateway could not be reached, or refused the question. The message says what happened.
+
+    `status`: HTTP status of its answer; 0 without one.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def ask_gateway(url: str, question: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +57,8 @@ def ask_admin(url: str, what: str, question: dict[str, Any] | None, token: str =
             return found
     except urllib.error.HTTPError as error:
         detail = _detail(error.read(MAX_ANSWER_BYTES), error.code)
-        raise Unanswered(f"{address}: {detail}{_HINT if error.code in (404, 405) else ''}") from None
+        hint = _HINT if error.code == 405 or detail in (NO_PAGE, _answered(404)) else ""
+        raise Unanswered(f"{address}: {detail}{hint}", error.code) from None
     except urllib.error.URLError as error:
         raise Unanswered(f"{address}: {error.reason}{_HINT}") from None
     except (OSError, ValueError) as error:
@@ -60,7 +70,11 @@ def _detail(body: bytes, status: int) -> str:
         said = json.loads(body)
         return str(said["message"] if "message" in said else said["detail"])
     except (ValueError, KeyError, TypeError):
-        return f"answered {status}"
+        return _answered(status)
+
+
+def _answered(status: int) -> str:
+    return f"answered {status}"
 
 
 def show(found: dict[str, Any], out: Console) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.live import Unanswered, ask_admin
 from gateway.cli.output import console, counted
 from gateway.cli.quantities import seconds
+from gateway.cli.running.live import Unanswered, ask_admin
 
 POLL_S = 0.5
 

@@ -1,0 +1,95 @@
+"""The pages of the admin port about single requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Response
+
+from gateway.core.history import EarlyRefusal
+from gateway.core.results import Outcome, Reason
+from gateway.observe.requests.document import document_of
+from gateway.observe.requests.ring import Found, RequestRing
+from gateway.observe.state import document
+
+MAX_LISTED = 1000
+EARLY = "early"
+OUTCOMES = (*(outcome.value for outcome in Outcome), EARLY)
+"""Outcomes that a list can be narrowed to. `early`: refused before the request was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The requests that a list shows. None and empty: all."""
+
+    tier: str = ""
+    tenant: str = ""
+    outcome: str = ""
+    reason: str = ""
+    good: bool | None = None
+
+    def wants(self, one: Found) -> bool:
+        """Whether the list shows this request."""
+        if isinstance(one, EarlyRefusal):
+            outcome, reason, good = EARLY, one.why, False
+        else:
+            outcome, reason, good = one.outcome.value, "" if one.why is None else one.why.value, one.good
+        return (
+            self.tier in ("", one.tier)
+            and self.tenant in ("", one.tenant)
+            and self.outcome in ("", outcome)
+            and self.reason in ("", reason)
+            and self.good in (None, good)
+        )
+
+
+def requests_router(ring: RequestRing | None, wall_s: Callable[[], float]) -> APIRouter:
+    """GET /admin/requests and /admin/requests/{id}. `ring`: None if no records are kept."""
+    router = APIRouter()
+
+    def kept() -> RequestRing:
+        if ring is None:
+            raise HTTPException(404, "no records of requests are kept: start tailgate with --records above 0")
+        return ring
+
+    def answer(found: object) -> Response:
+        return Response(document(found), media_type="application/json", headers={"cache-control": "no-store"})
+
+    @router.get("/admin/requests")
+    async def latest(
+        tier: str = "",
+        tenant: str = "",
+        outcome: str = "",
+        reason: str = "",
+        good: bool | None = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50,
+    ) -> Response:
+        for name, value, known in (("outcome", outcome, OUTCOMES), ("reason", reason, [why.value for why in Reason])):
+            if value and value not in known:
+                raise HTTPException(400, f"{name}: {value!r:.50} is unknown; known: {', '.join(known)}")
+        found = kept().latest(Filter(tier, tenant, outcome, reason, good).wants, limit)
+        return answer({"requests": [document_of(one, wall_s()) for one in found]})
+
+    @router.get("/admin/requests/{request_id}")
+    async def one(request_id: str) -> Response:
+        records = kept()
+        found = records.find(request_id)
+        if not found:
+            raise HTTPException(404, _unknown(request_id, records, wall_s()))
+        return answer({"requests": [document_of(each, wall_s()) for each in found]})
+
+    return router
+
+
+def _unknown(request_id: str, ring: RequestRing, wall_s: float) -> str:
+    oldest = ring.oldest
+    since = "none has ended yet"
+    if oldest is not None:
+        since = f"the oldest of them ended at {datetime.fromtimestamp(wall_s + oldest, UTC):%Y-%m-%d %H:%M:%SZ}"
+    return (
+        f"no record of {request_id!r:.140} among {len(ring)} of this process, {since}; the request may be older, "
+        "still under way, or another gateway's"
+    )

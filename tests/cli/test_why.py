@@ -1,0 +1,121 @@
+"""`tailgate why` against a running gateway: the story of a request, by the id that its client saw."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.app import Gateway
+from gateway.cli.app import app
+from gateway.policy import load_text
+from gateway.settings import Settings
+from loadtests.emulator import Emulator
+
+POLICY = """\
+apiVersion: tailgate/v1
+models: {{emulated: {{pools: [main]}}}}
+pools:
+  main: {{slots: 1, queue: {{limit: 1}}, replicas: [{{name: r1, url: "{}"}}]}}
+tiers: {{only: {{slo: {{e2e: {{p99: 0.001ms}}}}, admission: {{mode: "off"}}, timeouts: {{queue: 100ms}}}}}}
+"""
+ASK = {"model": "emulated", "messages": [{"role": "user", "content": "a secret question"}], "max_tokens": 3}
+
+
+@dataclass
+class Rig:
+    """A gateway in front of one replica with one slot."""
+
+    gateway: Gateway
+    emulator: Emulator
+    client: httpx.AsyncClient
+
+    async def why(self, *arguments: str) -> Result:
+        """Run the command as from a shell."""
+        typed = ["why", *arguments, "--admin", self.gateway.admin_url]
+        return await asyncio.to_thread(CliRunner().invoke, app, typed, env={"COLUMNS": "300"})
+
+    async def lines(self, request_id: str) -> dict[str, str]:
+        """The printed lines by label."""
+        result = await self.why(request_id)
+        assert result.exit_code == 0, result.output
+        return {line[:9].strip(): line[10:] for line in result.stdout.splitlines()}
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with Emulator(replicas=1) as emulator:
+        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
+        async with (
+            Gateway(settings, load_text(POLICY.format(*emulator.urls), "policy.yaml", {})) as gateway,
+            httpx.AsyncClient(base_url=gateway.url, timeout=20) as client,
+        ):
+            yield Rig(gateway, emulator, client)
+
+
+async def test_story_of_a_late_answer_names_the_objective_and_the_attempt(rig: Rig) -> None:
+    answer = await rig.client.post("/v1/chat/completions", json=ASK, headers={"x-request-id": "late-one"})
+    assert answer.status_code == 200
+    lines = await rig.lines(answer.headers["x-request-id"])
+    assert lines["request"].startswith("late-one, ok, not good, ended 2")
+    assert lines["who"] == "only of anonymous, /v1/chat/completions whole, model emulated, policy generation 1"
+    assert lines["why"].startswith("answered, but late: e2e ")
+    assert lines["decision"] == "no-objective: no objective of its tier is enforced, mode off"
+    assert lines["tokens"].endswith("answer 3 of at most 3, by the engine's count")
+    assert lines["attempt"].startswith("to r1 (pool main) at 0 ms, complete at ")
+
+
+async def test_copied_id_of_an_error_tells_the_text_that_the_client_got(rig: Rig) -> None:
+    answer = await rig.client.post("/v1/chat/completions", json={**ASK, "model": "none"})
+    assert answer.status_code == 404
+    lines = await rig.lines(answer.headers["x-request-id"])
+    assert lines["why"].startswith("404 model-not-found, field model: ")
+    assert lines["who"] == "only of anonymous"
+
+
+async def test_json_has_the_whole_record_and_no_text_of_the_prompt(rig: Rig) -> None:
+    answer = await rig.client.post("/v1/chat/completions", json=ASK)
+    result = await rig.why(answer.headers["x-request-id"], "--json")
+    (record,) = json.loads(result.stdout)["requests"]
+    assert record["missed"] == ["e2e"]
+    assert record["bounds"]["e2e_s"] == pytest.approx(1e-6)
+    assert record["attempts"][0]["status"] == 200
+    assert record["attempts"][0]["opened_s"] <= record["attempts"][0]["sent_s"] <= record["attempts"][0]["ended_s"]
+    assert "secret" not in result.stdout
+
+
+async def test_unknown_id_exits_with_1_and_says_what_is_kept(rig: Rig) -> None:
+    result = await rig.why("tg-unknown-1")
+    assert result.exit_code == 1
+    assert "no record of 'tg-unknown-1' among 0 of this process, none has ended yet" in result.stderr
+
+
+async def test_unreachable_gateway_exits_with_2() -> None:
+    typed = ["why", "x", "--admin", "http://127.0.0.1:1"]
+    result = await asyncio.to_thread(CliRunner().invoke, app, typed)
+    assert result.exit_code == 2
+    assert "is this the admin port of a running gateway?" in result.stderr
+
+
+async def test_list_of_requests_is_narrowed_by_its_parameters(rig: Rig) -> None:
+    await rig.client.post("/v1/chat/completions", json=ASK, headers={"x-request-id": "one"})
+    await rig.client.post("/v1/chat/completions", json={**ASK, "model": "none"}, headers={"x-request-id": "two"})
+    async with httpx.AsyncClient(base_url=rig.gateway.admin_url) as admin:
+
+        async def listed(query: str) -> list[str]:
+            answer = await admin.get(f"/admin/requests?{query}")
+            return [one["request_id"] for one in answer.json()["requests"]]
+
+        assert await listed("") == ["two", "one"]
+        assert await listed("limit=1") == ["two"]
+        assert await listed("outcome=ok&tier=only") == ["one"]
+        assert await listed("reason=model-not-found") == ["two"]
+        assert await listed("good=true") == await listed("tenant=nobody") == []
+        wrong = await admin.get("/admin/requests?outcome=fine")
+        assert wrong.status_code == 400
+        assert wrong.json()["detail"].startswith("outcome: 'fine' is unknown; known: ok, refused, ")
