@@ -12,12 +12,13 @@ from importlib.metadata import version
 from gateway.core.controller import Controller
 from gateway.core.snapshot import ReplicaState
 from gateway.driving.local_driver import LocalDriver
+from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.metrics import Metrics
-from gateway.observe.sources import Sources, Watched
+from gateway.observe.sources import Discovered, Sources, Watched
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.reload import PolicyReloads
@@ -34,6 +35,7 @@ class AdminPort:
     limits: ConnectionLimits
     """Limits of the API port."""
     fleet: FleetWatcher
+    finder: ReplicaFinder
     metrics: Metrics
     sweeper: ControllerSweeper
     lag: LoopLag
@@ -55,6 +57,7 @@ class AdminPort:
             loop_lag_s=self.lag.read,
             loop_waits=self.lag.waits,
             watched=self._watched,
+            discovered=self._discovered,
             little=lambda snapshot: self.sweeper.little.read(snapshot.at, snapshot.held),
             journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
             find=self.handler.find,
@@ -97,6 +100,12 @@ class AdminPort:
                 {(reading.value, fault.value): n for (reading, fault), n in report.failures.items()},
             )
             for report in self.fleet.reports()
+        ]
+
+    def _discovered(self) -> list[Discovered]:
+        return [
+            Discovered(report.pool, report.kind, report.addresses, report.error, report.held)
+            for report in self.finder.reports()
         ]
 
     def _not_ready(self) -> str:

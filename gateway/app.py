@@ -20,6 +20,7 @@ from gateway.core.policy import Policy
 from gateway.core.results import Callback
 from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.board import ModelBoard
+from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
 from gateway.listener import Listener, listener
 from gateway.observe.admin import MAX_BODY_BYTES, Access
@@ -80,8 +81,9 @@ class Gateway:
         little = Little(self.metrics, api.held_s, clock())
         limits = (self.limits, self._admin_limits)
         self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, api.steps)
+        self.finder = ReplicaFinder(clock, out_of_service, lambda: self.reloads.found(), bug)
         self.reloads = PolicyReloads(
-            PolicyUsers(self.driver, api, self.metrics, self.fleet), settings, policy, policy_path
+            PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder), settings, policy, policy_path
         )
         self._lag = LoopLag(clock, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,6 +104,7 @@ class Gateway:
             handler=self.handler,
             limits=self.limits,
             fleet=self.fleet,
+            finder=self.finder,
             metrics=self.metrics,
             sweeper=self.sweeper,
             lag=self._lag,
@@ -126,14 +129,17 @@ class Gateway:
             "watch of the replicas": self.fleet.run(),
             "clock of the loop": self._lag.run(),
             "sweep": self.sweeper.run(),
+            "watch of the policy": self.reloads.run(),
         }
         if self.journal is not None:
             parts["journal"] = self.journal.run()
-        if self.reloads.watcher is not None:
-            parts["watch of the policy"] = self.reloads.watcher.run()
+        if self.settings.ssl_certfile is not None:
+            files = self.settings.ssl_certfile, self.settings.ssl_keyfile
+            parts["watch of the certificate"] = self._api.watch_certificate(*files)
         self._tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
+        await self.reloads.begin()
         self._serving = [asyncio.create_task(each.serve()) for each in self._listeners]
         while not all(each.started for each in self._listeners):
             for serving in self._serving:

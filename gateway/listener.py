@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
+
+from gateway.access import POLL_FILES_S, stamps_of
+
+log = logging.getLogger("tailgate")
 
 BACKLOG: Final = 4096
 # TCP keep-alive: a client that vanished while nothing is sent to it is detected after two minutes.
@@ -65,6 +71,25 @@ class Listener(uvicorn.Server):
     def _protocol(self) -> asyncio.Protocol:
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    async def watch_certificate(self, certificate: Path, key: Path | None) -> None:
+        """Show new connections the certificate in its files, also after these have changed. Runs until cancelled."""
+        files = frozenset(filter(None, (certificate, key)))
+        stamps = await asyncio.to_thread(stamps_of, files)
+        while True:
+            await asyncio.sleep(POLL_FILES_S)
+            before, stamps = stamps, await asyncio.to_thread(stamps_of, files)
+            if stamps == before:
+                continue
+            try:
+                # A context that is in use must not get a certificate without its key.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+                assert self.config.ssl is not None
+                self.config.ssl.load_cert_chain(certificate, key)
+            except (OSError, ssl.SSLError) as error:
+                log.error("the new certificate in %s cannot be used, the old one stays: %s", certificate, error)
+            else:
+                log.info("the certificate in %s was read again", certificate)
 
     @property
     def port(self) -> int:

@@ -7,14 +7,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
+from gateway.access import POLL_FILES_S, accessible, files_of, stamps_of
 from gateway.api_side import ApiSide
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
 from gateway.driving.local_driver import LocalDriver
+from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done
 from gateway.observe.metrics.metrics import Metrics
@@ -27,12 +31,18 @@ from gateway.settings import Settings
 
 log = logging.getLogger("tailgate")
 
+FIRST_S: Final = 5.0
+"""Longest wait at the start for the sources of replicas. A resolver of the system gives up one server after 5 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A policy, with the parts that take a long time to compute from it."""
 
+    written: Policy
+    """The policy as its file says it."""
     policy: Policy
+    """The policy with the tokens and certificates of the files that it names."""
     callers: Callers
 
 
@@ -44,6 +54,7 @@ class PolicyUsers:
     api: ApiSide
     metrics: Metrics
     fleet: FleetWatcher
+    finder: ReplicaFinder
 
 
 class PolicyReloads:
@@ -53,6 +64,8 @@ class PolicyReloads:
         self._users = users
         self._settings = settings
         self._path = path
+        self._has_bad_files = False
+        """Whether files that the policy names could not be used when they changed last."""
         self._prepared: Prepared | None = None
         """The parts of the next policy. They are computed outside the event loop before the policy is in force."""
         self.latest = Reload(time.time())
@@ -68,18 +81,34 @@ class PolicyReloads:
                 on_bug=partial(users.driver.supervisor.caught, Callback.WATCH),
             )
         )
-        self._swap(Prepared(policy, callers_of(policy)))
-        users.fleet.configure(policy)
+        self._stamps = stamps_of(files_of(policy))
+        self._current = self._prepare(policy)
+        users.finder.configure(policy)
+        self._swap(self._current)
+        users.fleet.configure(self._current.policy)
 
     def configure(self, policy: Policy) -> None:
         """Put a policy in force. Requests under way keep their old policy. Raises `PolicyErrors` if the new policy
         cannot be used.
         """
         prepared = self._prepared
-        if prepared is None or prepared.policy is not policy:
+        if prepared is None or prepared.written is not policy:
             prepared = self._prepare(policy)
         self._prepared = None
-        self._swap(prepared)
+        self._users.finder.configure(policy)
+        self._put_in_force(prepared)
+
+    def found(self) -> None:
+        """The finder has found other replicas: put the policy in force with them."""
+        self._put_in_force(self._current)
+
+    def _put_in_force(self, prepared: Prepared) -> None:
+        self._current = prepared
+        policy = self._users.finder.applied(prepared.policy)
+        generation = self._users.api.handler.policy.generation + 1
+        if policy.generation != generation:
+            policy = replace(policy, generation=generation)
+        self._swap(replace(prepared, policy=policy))
         # The watches of replicas are changed in a later turn of the loop: ending and starting a thousand of them takes
         # as long as the rest of the reload.
         asyncio.get_running_loop().call_soon(self._watch, policy)
@@ -103,7 +132,7 @@ class PolicyReloads:
         problem = self._settings.body_limit_error(policy.max_body_bytes)
         if problem is not None:
             raise PolicyErrors([PolicyError(str(self._path), 0, "listen.max_body", problem)])
-        return Prepared(policy, callers_of(policy))
+        return Prepared(policy, accessible(policy), callers_of(policy))
 
     def _prepare_ahead(self, policy: Policy) -> None:
         self._prepared = self._prepare(policy)
@@ -119,6 +148,46 @@ class PolicyReloads:
         self.latest = Reload(time.time(), str(errors))
         for line in shown(errors.errors):
             log.error("policy not reloaded, the last good one stays in force: %s", line)
+
+    async def begin(self) -> None:
+        """Wait for the first answer of each source of replicas, but no longer than `FIRST_S`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._users.finder.begun(), FIRST_S)
+
+    async def run(self) -> None:
+        """Watch the policy file, the files that it names, and the sources of replicas, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            if self.watcher is not None:
+                group.create_task(self.watcher.run())
+            group.create_task(self._watch_files())
+            group.create_task(self._users.finder.run())
+
+    async def _watch_files(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_FILES_S)
+            files = files_of(self._current.written)
+            if files:
+                stamps = await asyncio.to_thread(stamps_of, files)
+                if stamps != self._stamps:
+                    self._stamps = stamps
+                    await self.refresh()
+
+    async def refresh(self) -> None:
+        """Put the policy in force again, with files that it names read anew. If they are bad, the old ones stay."""
+        try:
+            while True:
+                written = self._current.written
+                prepared = await asyncio.to_thread(self._prepare, written)
+                if written is self._current.written:  # else another policy came meanwhile
+                    break
+            if self._has_bad_files or prepared.policy.pools != self._current.policy.pools:
+                self._has_bad_files = False
+                self._put_in_force(prepared)
+        except PolicyErrors as errors:
+            self._has_bad_files = True
+            self._failed(errors)
+        except Exception as error:  # noqa: BLE001 - a bug with one file must not stop the watching
+            self._users.driver.supervisor.caught(Callback.WATCH, error)
 
     async def reload(self) -> Done:
         """Read the policy file again."""

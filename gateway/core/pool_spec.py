@@ -91,8 +91,38 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """How replicas at https URLs are checked, and what is shown to them. Files are in PEM; empty if there is none."""
+
+    ca_file: str = ""
+    """Certificates that are trusted. Empty: those of the system."""
+    cert_file: str = ""
+    """The gateway's own certificate, with its chain."""
+    key_file: str = ""
+    """Private key of `cert_file`; empty if it stands in the same file."""
+    server_name: str = ""
+    """Name that the certificate must have. Empty: the host of the URL."""
+    digest: str = ""
+    """Hash of the files' bytes. New files thus make a new value, and new connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAccess:
+    """Token, Host header and TLS of requests to a pool's replicas."""
+
+    key: str | None = field(default=None, repr=False)
+    """Bearer token that the replicas require, if any."""
+    key_file: str = ""
+    """File from which `key` is read; empty if there is none."""
+    host: str = ""
+    """Value of the Host header. Empty: host and port of the URL."""
+    tls: Tls = Tls()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """One engine: `name` is unique in the policy, `url` is `http://host:port` without a path.
+    """One engine: `name` is unique in the policy, `url` is `http://host:port` or `https://host:port`, perhaps with a
+    path before those of the API. It does not end with a slash.
 
     Data-parallel ranks of one vLLM are replicas with one URL, named `server#0`, `server#1`, ...
     """
@@ -106,6 +136,41 @@ class ReplicaSpec:
     def server(self) -> str:
         """Name of the replica's server process: its name without the rank."""
         return self.name if self.dp_rank is None else self.name.partition("#")[0]
+
+
+Labels = tuple[tuple[str, str], ...]
+"""(name, value) pairs that an entry of a source must have to count."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """A file in Prometheus's format `file_sd`, in JSON or YAML."""
+
+    path: str
+    labels: Labels = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """Where a pool finds replicas, besides those that the policy lists."""
+
+    sources: tuple[FileSource, ...]
+    scheme: str = "http"
+    """`http` or `https`, for entries without one of their own."""
+    path: str = ""
+    """Path before those of the API: empty, or `/path`."""
+    dp: int = 1
+    """Number of data-parallel ranks behind each address, >= 1."""
+    hold_down_s: float = 10.0
+    """Seconds within which at most a third of the replicas is removed, and an address that flaps stays."""
+
+
+def replicas_at(url: str, name: str, dp: int) -> tuple[ReplicaSpec, ...]:
+    """The replica at a URL, or its `dp` data-parallel ranks. `name`: empty for host, port and path of the URL."""
+    name = name or url.partition("://")[2]
+    if dp == 1:
+        return (ReplicaSpec(name, url),)
+    return tuple([ReplicaSpec(f"{name}#{rank}", url, rank) for rank in range(dp)])
 
 
 class SessionKey(StrEnum):
@@ -158,8 +223,9 @@ class PoolSpec:
     sessions: SessionKeys = field(default=SessionKeys(), repr=False)
     """Used only by the proxy, which names sessions."""
     health: Health = Health()
-    upstream_key: str | None = field(default=None, repr=False)
-    """Bearer token that the replicas require, if any."""
+    access: ReplicaAccess = field(default=ReplicaAccess(), repr=False)
+    discovery: Discovery | None = field(default=None, repr=False)
+    """Not for the controller, which gets the replicas that were found in `replicas`."""
     cache_key: str | None = field(default=None, repr=False)
     """Secret from which each tenant's cache salt is made. None: tenants share prefix caches."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import httpx
 
+from gateway.core.pool_spec import ReplicaAccess
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.late import LATE_S
+from gateway.tls import context_of, tls_cause
 from gateway.wire.http.written_heads import DP_RANK
 
 # Shorter than vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s). Otherwise vLLM might close a connection just as
@@ -21,8 +23,7 @@ _KEEPALIVE_S = 4.0
 _MAX_PIECES = 4096
 _PIECES_AT_ONCE = 256
 _LIMITS = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_KEEPALIVE_S)
-# Replicas are reached only over http (`policy.sections.values`). This context keeps each transport from loading the
-# system's certificates, which takes 27 ms of CPU.
+# For http. This context keeps each transport from loading the system's certificates, which takes 27 ms of CPU.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -41,7 +42,7 @@ class Fetcher:
         self,
         url: str,
         *,
-        key: str | None,
+        access: ReplicaAccess,
         timeout_s: float,
         limit_bytes: int | None,
         body: bytes | None = None,
@@ -49,15 +50,17 @@ class Fetcher:
         dp_rank: int | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """`key`: sent as a Bearer token. `timeout_s`: limit from connecting to the last byte of the body.
+        """`access`: token, Host and TLS. `timeout_s`: limit from connecting to the last byte of the body.
 
         `body`: JSON; if given, the request is a POST. `limit_bytes`: largest answer; None discards the answer as it
         arrives.
         """
         self._request: httpx.Request | None
         headers = {b"Accept": b"*/*", b"Accept-Encoding": b"identity", b"User-Agent": b"tailgate"}
-        if key is not None:
-            headers[b"Authorization"] = b"Bearer " + key.encode()
+        if access.key is not None:
+            headers[b"Authorization"] = b"Bearer " + access.key.encode()
+        if access.host:
+            headers[b"Host"] = access.host.encode()
         if body is not None:
             headers[b"Content-Type"] = b"application/json"
         if request_id is not None:
@@ -71,6 +74,10 @@ class Fetcher:
             self._request = None
         else:
             self._request.extensions["trace"] = self._trace
+            if access.tls.server_name:
+                self._request.extensions["sni_hostname"] = access.tls.server_name
+        self._url = url
+        self._access = access
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._limit_bytes = limit_bytes
@@ -119,11 +126,14 @@ class Fetcher:
             clean = True
         except httpx.ConnectError as error:
             self.losses += 1
-            answer = Failed(ReadFault.UNREACHABLE, _cause(error))
+            answer = Failed(ReadFault.UNREACHABLE, self._tls_cause(error) or _cause(error))
         except (httpx.TransportError, OSError) as error:
             # Only the exception's type is kept, because h11's messages quote the malformed header.
             self.losses += 1
-            answer = Failed(ReadFault.BROKEN, f"the answer broke off or was not HTTP ({type(error).__name__})")
+            said = f"the answer broke off or was not HTTP ({type(error).__name__})"
+            if request.url.scheme == "https" and not self._access.tls.cert_file:
+                said += "; if it wants a certificate of the gateway, write tls.cert_file"
+            answer = Failed(ReadFault.BROKEN, self._tls_cause(error) or said)
         finally:
             if not clean:
                 await self._close_connection()
@@ -137,7 +147,8 @@ class Fetcher:
                 # the replica may have closed a reused connection; a new one is tried at once
                 self.losses += 1
                 await self._close_connection()
-        self._transport = httpx.AsyncHTTPTransport(verify=_NO_TLS, limits=_LIMITS, trust_env=False)
+        context = context_of(self._url, self._access) or _NO_TLS
+        self._transport = httpx.AsyncHTTPTransport(verify=context, limits=_LIMITS, trust_env=False)
         return await self._exchange(self._transport, request)
 
     async def _exchange(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> bytes | Failed:
@@ -189,13 +200,26 @@ class Fetcher:
         if transport is not None:
             await transport.aclose()
 
+    def _tls_cause(self, error: BaseException) -> str:
+        """Why TLS failed; empty if it did not."""
+        for cause in _causes(error):
+            if isinstance(cause, ssl.SSLError):
+                return tls_cause(cause, httpx.URL(self._url).host, self._access.tls)
+        return ""
+
 
 def _cause(error: BaseException) -> str:
     """The system's own words for a failed connection, such as `Connection refused`."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno:
             # asyncio and uvloop word errors of the system differently; those of name resolution are below 0
             return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
-        cause = cause.__cause__ or cause.__context__
     return str(error)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those from which it was raised."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -97,8 +97,8 @@ class Mirrors:
             self._told(model.name, mirror.to, MirrorResult.FAILED)
             return
         fetcher = Fetcher(
-            replica.url.rstrip("/") + endpoint.value,
-            key=pool.upstream_key,
+            replica.url + endpoint.value,
+            access=pool.access,
             timeout_s=total_s,
             limit_bytes=None,
             body=body,

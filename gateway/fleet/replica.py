@@ -148,7 +148,7 @@ class ReplicaWatch:
         asked_at, target = self._tools.clock(), self.target
         times = min(1, target.health.warmup)
         ranks = [spec.dp_rank for spec in target.replicas]
-        if await warm_up(target.url, target.upstream_key, times, ranks, target.health.timeout_s) is None:
+        if await warm_up(target.url, target.access, times, ranks, target.health.timeout_s) is None:
             self._judge(True, asked_at, False, Proof.COMPLETED if times else Proof.LISTED)
 
     def _judge(self, healthy: bool, asked_at: float, late: bool, proof: Proof = Proof.NONE, error: str = "") -> None:
@@ -169,7 +169,7 @@ class ReplicaWatch:
         """Warm the replica up before it is reported healthy."""
         target = self.target
         ranks = [spec.dp_rank for spec in target.replicas]
-        failed = await warm_up(target.url, target.upstream_key, target.health.warmup, ranks)
+        failed = await warm_up(target.url, target.access, target.health.warmup, ranks)
         if failed is None:
             log.info("replica %s: warmed up with %d completions", target.name, target.health.warmup)
         else:
@@ -287,7 +287,7 @@ class ReplicaWatch:
         target = self.target
         return Fetcher(
             target.url + path,
-            key=target.upstream_key,
+            access=target.access,
             timeout_s=target.health.timeout_s,
             limit_bytes=limit_bytes,
             patience_s=patience_s,

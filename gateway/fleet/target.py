@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.pool_spec import EngineKind, Health, ReplicaSpec
+from gateway.core.pool_spec import EngineKind, Health, ReplicaAccess, ReplicaSpec
 from gateway.core.request import Random
 from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard
@@ -37,7 +37,7 @@ class Target:
     pool: str
     engine: EngineKind
     health: Health
-    upstream_key: str | None = field(repr=False)
+    access: ReplicaAccess
     models: frozenset[str] = field(default=frozenset(), compare=False)
     """Names by which the policy asks these replicas for models. A catch-all without `upstream` has none. A change of
     them does not interrupt the watch.

@@ -81,8 +81,8 @@ class EngineCounts:
             key = session.key
             spec, pool = max(candidates, key=lambda candidate: draw(key, key_of(candidate[0].name)))
         fetcher = Fetcher(
-            spec.url.rstrip("/") + PATH,
-            key=pool.upstream_key,
+            spec.url + PATH,
+            access=pool.access,
             timeout_s=TIMEOUT_S,
             limit_bytes=MAX_ANSWER_BYTES,
             body=body,

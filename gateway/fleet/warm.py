@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 
+from gateway.core.pool_spec import ReplicaAccess
 from gateway.fleet.fault import Failed
 from gateway.fleet.fetch import Fetcher
 from gateway.fleet.models_json import read_models
@@ -17,12 +18,16 @@ PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
 async def warm_up(
-    url: str, key: str | None, times: int, ranks: Sequence[int | None] = (None,), list_timeout_s: float = TIMEOUT_S
+    url: str,
+    access: ReplicaAccess,
+    times: int,
+    ranks: Sequence[int | None] = (None,),
+    list_timeout_s: float = TIMEOUT_S,
 ) -> Failed | None:
     """Read the list of models, then send `times` completions to each rank, one after the other. Stops at the first
     failure and returns it.
     """
-    listed = await _ask(Fetcher(f"{url}/v1/models", key=key, timeout_s=list_timeout_s, limit_bytes=LIMIT_BYTES))
+    listed = await _ask(Fetcher(f"{url}/v1/models", access=access, timeout_s=list_timeout_s, limit_bytes=LIMIT_BYTES))
     if isinstance(listed, Failed) and not times and 400 <= listed.status < 500:
         return None  # a server without a list of models lives all the same
     cards = listed if isinstance(listed, Failed) else read_models(listed)
@@ -32,7 +37,12 @@ async def warm_up(
     for _ in range(times):
         fetchers = [
             Fetcher(
-                f"{url}/v1/completions", key=key, timeout_s=TIMEOUT_S, limit_bytes=LIMIT_BYTES, body=body, dp_rank=rank
+                f"{url}/v1/completions",
+                access=access,
+                timeout_s=TIMEOUT_S,
+                limit_bytes=LIMIT_BYTES,
+                body=body,
+                dp_rank=rank,
             )
             for rank in ranks
         ]

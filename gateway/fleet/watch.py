@@ -141,7 +141,7 @@ def _targets_in(policy: Policy, pool: PoolSpec) -> Iterator[Target]:
     catch_all = open_catch_all(policy)
     takes_any = not asked and catch_all is not None and pool.name in catch_all.pools
     for _, ranks in groupby(pool.replicas, key=_server):
-        yield Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.upstream_key, asked, takes_any)
+        yield Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.access, asked, takes_any)
 
 
 def _asked(policy: Policy, pool: PoolSpec) -> frozenset[str]:

@@ -34,6 +34,19 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
+class Discovered:
+    """State of one source of a pool's replicas. `error`: of its last answer; empty if it could be read."""
+
+    pool: str
+    source: str
+    addresses: int | None
+    """Number of addresses in its last listing; None before the first."""
+    error: str
+    held: int
+    """Replicas of the pool that no source lists any more, and that are not removed yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """Everything that the pages of the admin port read from the process."""
 
@@ -48,6 +61,7 @@ class Sources:
     loop_lag_s: Callable[[], float]
     loop_waits: LogHistogram
     watched: Callable[[], Sequence[Watched]]
+    discovered: Callable[[], Sequence[Discovered]]
     journal_dropped: Callable[[], int]
     """Number of calls that are missing in the journal."""
     little: Callable[[Snapshot], Sequence[LittleView]]

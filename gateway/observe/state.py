@@ -66,6 +66,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "little": sources.little(snapshot),
         "forecast": snapshot.forecast,
         "hedging": {"pools": snapshot.hedged_pools, "tiers": snapshot.hedged_tiers},
+        "sources": sources.discovered(),
         "unreadable": [{"replica": one.name, "pool": one.pool, "errors": one.errors} for one in watched if one.errors],
         "tenants": busiest[:TENANTS_SHOWN],
         "tenants_total": len(busiest),

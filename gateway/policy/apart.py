@@ -47,7 +47,7 @@ def load_apart(path: Path) -> Policy:
     told = json.loads(done.stdout)
     if told["errors"]:
         raise PolicyErrors([PolicyError(*error) for error in told["errors"]])
-    return compiled(PolicyFile.model_validate(told["data"]), told["digest"])
+    return compiled(PolicyFile.model_validate(told["data"]), told["digest"], path.parent)
 
 
 def main(path: str) -> None:

@@ -16,6 +16,8 @@ from gateway.policy.sections import units, values
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MIN_BODY_BYTES = 1024
 MIN_CACHE_KEY = 16
+SOURCES = ("file",)
+"""Fields of `discover` that say where replicas are found."""
 
 
 def check(document: Document) -> None:
@@ -168,8 +170,15 @@ def replicas(root: At) -> None:
     urls: dict[object, At] = {}
     names: dict[object, At] = {}
     for _, pool in root["pools"].items():
-        if isinstance(pool.data, dict) and pool["replicas"].data in (None, []):
-            pool["replicas"].wrong("a pool needs at least one replica, such as http://10.0.0.1:8000")
+        discover = pool["discover"]
+        if isinstance(pool.data, dict) and pool["replicas"].data in (None, []) and discover.data is None:
+            pool["replicas"].wrong(
+                "a pool needs at least one replica, such as http://10.0.0.1:8000, or a discover section"
+            )
+        if isinstance(discover.data, dict) and all(discover[kind].data is None for kind in SOURCES):
+            discover.wrong(f"has no source: write {' or '.join(SOURCES)} in it", at_key=True)
+        if discover["dp"].data not in (None, 1) and pool["engine"].data not in (None, "vllm"):
+            discover["dp"].wrong(f"is for vllm, the engine here is {pool['engine'].shown}: leave it out")
         for entry in pool["replicas"].entries():
             engine = pool["engine"]
             if entry["dp"].data not in (None, 1) and engine.data not in (None, "vllm"):
@@ -182,10 +191,25 @@ def replicas(root: At) -> None:
                 place.wrong(f"this replica is already listed {urls[url].where}: a replica is in one pool, once")
             urls.setdefault(url, place)
             label = entry["name"] if isinstance(entry["name"].data, str) else place
-            name = entry["name"].data if label is not place else str(url).removeprefix("http://")
+            name = entry["name"].data if label is not place else str(url).partition("://")[2]
             if name in names and label is not place:
                 label.wrong(f"{label.shown} is already the name of the replica {names[name].where}")
             names.setdefault(name, label)
+
+
+def access(root: At) -> None:
+    """A pool has one token, and its TLS settings are of use."""
+    for _, pool in root["pools"].items():
+        tls, token = pool["tls"], pool["api_key_file"]
+        if token.data is not None and pool["api_key"].data is not None:
+            token.wrong("is given beside api_key: keep one of them", at_key=True)
+        if tls["key_file"].data is not None and tls["cert_file"].data is None:
+            tls["key_file"].wrong("is given without its certificate: write cert_file", at_key=True)
+        places = [entry if isinstance(entry.data, str) else entry["url"] for entry in pool["replicas"].entries()]
+        urls = [_read(values.read_url, place) for place in places]
+        schemes = {str(url).partition(":")[0] for url in urls}
+        if tls.data and schemes == {"http"} and pool["discover"].data is None:
+            tls.wrong("has no effect: no replica of this pool has an https URL", at_key=True)
 
 
 def cache_keys(root: At) -> None:
@@ -305,6 +329,7 @@ CHECKS = (
     default_tier,
     aliases,
     replicas,
+    access,
     cache_keys,
     reserves,
     floors,

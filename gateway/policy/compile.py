@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from gateway.core import policy as rules
 from gateway.core import pool_spec
@@ -12,8 +13,9 @@ from gateway.core.slo import Objective, Slo
 from gateway.policy.checks import PERCENTILES
 from gateway.policy.schema import PolicyFile
 from gateway.policy.sections.clients import KeySection
+from gateway.policy.sections.discover import DiscoverSection
 from gateway.policy.sections.models import MirrorSection, ModelSection
-from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, ReplicaSection
+from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts
 from gateway.policy.sections.tiers import (
     AdmissionSection,
     HedgeSection,
@@ -28,14 +30,17 @@ from gateway.policy.sections.tiers import (
 _CAPS = rules.Caps()
 
 
-def compiled(file: PolicyFile, digest: str) -> rules.Policy:
-    """The compiled policy. This never fails, because `file` has passed every check."""
+def compiled(file: PolicyFile, digest: str, folder: Path) -> rules.Policy:
+    """The compiled policy. This never fails, because `file` has passed every check.
+
+    `folder`: of the policy file, where paths of other files begin.
+    """
     default_tier = file.defaults.tier or next(iter(file.tiers))
     models = [_model(name, section, file.models) for name, section in file.models.items()]
     keys = [_key(section, default_tier) for section in file.keys]
     return rules.Policy(
         models={name: model for model in models for name in (model.name, *model.aliases)},
-        pools={name: _pool(name, section) for name, section in file.pools.items()},
+        pools={name: _pool(name, section, folder) for name, section in file.pools.items()},
         tiers={name: _tier(name, section) for name, section in file.tiers.items()},
         keys={key.sha256: key for key in keys},
         default_tier=default_tier,
@@ -70,10 +75,14 @@ def _mirror(section: MirrorSection) -> rules.Mirror:
     return rules.Mirror(section.to, section.share, section.limit, section.upstream or "")
 
 
-def _pool(name: str, section: PoolSection) -> pool_spec.PoolSpec:
+def _pool(name: str, section: PoolSection, folder: Path) -> pool_spec.PoolSpec:
     return pool_spec.PoolSpec(
         name=name,
-        replicas=tuple(spec for replica in section.replicas for spec in _ranks(replica)),
+        replicas=tuple(
+            spec
+            for replica in section.replicas
+            for spec in pool_spec.replicas_at(replica.url, replica.name or "", replica.dp)
+        ),
         engine=pool_spec.EngineKind(section.engine),
         max_prompt_tokens=section.max_prompt_tokens,
         slots=section.slots,
@@ -91,16 +100,32 @@ def _pool(name: str, section: PoolSection) -> pool_spec.PoolSpec:
             section.affinity.header, tuple(map(pool_spec.SessionKey, section.affinity.keys))
         ),
         health=_health(section.health),
-        upstream_key=section.api_key,
+        access=_access(section, folder),
+        discovery=_discovery(section.discover, folder) if section.discover else None,
         cache_key=section.cache_key if section.cache_isolation == "tenant" else None,
     )
 
 
-def _ranks(section: ReplicaSection) -> list[pool_spec.ReplicaSpec]:
-    name = section.name or section.url.removeprefix("http://")
-    if section.dp == 1:
-        return [pool_spec.ReplicaSpec(name, section.url)]
-    return [pool_spec.ReplicaSpec(f"{name}#{rank}", section.url, rank) for rank in range(section.dp)]
+def _access(section: PoolSection, folder: Path) -> pool_spec.ReplicaAccess:
+    tls = section.tls
+    return pool_spec.ReplicaAccess(
+        key=section.api_key,
+        key_file=_path(section.api_key_file, folder),
+        host=section.host or "",
+        tls=pool_spec.Tls(
+            _path(tls.ca_file, folder), _path(tls.cert_file, folder), _path(tls.key_file, folder), tls.server_name or ""
+        ),
+    )
+
+
+def _path(written: str | None, folder: Path) -> str:
+    return "" if written is None else str(folder / written)
+
+
+def _discovery(section: DiscoverSection, folder: Path) -> pool_spec.Discovery:
+    file = section.file
+    sources = [pool_spec.FileSource(_path(file.path, folder), tuple(file.labels.items()))] if file else []
+    return pool_spec.Discovery(tuple(sources), section.scheme, section.path or "", section.dp, section.hold_down)
 
 
 def _timeouts(section: PoolTimeouts | TierTimeouts) -> pool_spec.Timeouts:

@@ -27,7 +27,7 @@ def load_noted(path: Path | str, environment: Mapping[str, str] = os.environ) ->
     """The policy in a file, and what its author should read about it. Raises PolicyErrors."""
     text = text_of(path)
     document, read = read_file(text, str(path), environment)
-    policy = compiled(read, digest_of(text))
+    policy = compiled(read, digest_of(text), Path(path).parent)
     return policy, document.old_names + notes(policy)
 
 
@@ -44,7 +44,7 @@ def text_of(path: Path | str) -> str:
 def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Policy:
     """The policy in a text. `file`: its name in errors. Raises PolicyErrors."""
     _, read = read_file(text, file, environment)
-    return compiled(read, digest_of(text))
+    return compiled(read, digest_of(text), Path(file).parent)
 
 
 def read_file(text: str, file: str, environment: Mapping[str, str] = os.environ) -> tuple[Document, PolicyFile]:
@@ -57,7 +57,7 @@ def read_file(text: str, file: str, environment: Mapping[str, str] = os.environ)
 def load_document(document: Document, digest: str) -> Policy:
     """The policy in a document that has been read. Raises PolicyErrors."""
     file = checked(document, PolicyFile, lambda _: check(document))
-    return compiled(file, digest)
+    return compiled(file, digest, Path())
 
 
 def digest_of(text: str) -> str:

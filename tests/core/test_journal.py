@@ -21,6 +21,7 @@ from gateway.core.commands import Command, Cut, Dispatch, Ended, Refuse
 from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
 from gateway.core.policy import Policy
+from gateway.core.pool_spec import ReplicaAccess
 from gateway.core.request import Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record, RunningAttempt
 from gateway.core.sample import Sample
@@ -211,14 +212,14 @@ def test_journal_values_are_read_back_bit_for_bit(
 
 
 def test_journal_contains_no_secrets() -> None:
-    replicas = replace(pool("p", "r1"), upstream_key="key-of-the-replicas")
+    replicas = replace(pool("p", "r1"), access=ReplicaAccess("key-of-the-replicas"))
     key = rules.Key(bytes(range(32)), "acme", "std")
     secret = replace(policy(replicas), keys={key.sha256: key})
     encoder = Encoder(POLICY)
     written = json.dumps([encoder.header(1), encoder.rows([("configure", (secret, 1.0), [])])])
     assert "key" not in written
     (_, args, _) = there_and_back(("configure", (secret, 1.0), []))[0]
-    assert args[0] == replace(secret, keys={}, pools={"p": replace(replicas, upstream_key=None)})
+    assert args[0] == replace(secret, keys={}, pools={"p": replace(replicas, access=ReplicaAccess())})
 
 
 # ---- references

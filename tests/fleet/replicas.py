@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from gateway.core.policy import Model, Policy, Tier
-from gateway.core.pool_spec import EngineKind, Health, PoolSpec, ReplicaSpec
+from gateway.core.pool_spec import EngineKind, Health, PoolSpec, ReplicaAccess, ReplicaSpec
 from gateway.fleet.watch import FleetWatcher
 
 VLLM_PAGE = """\
@@ -122,7 +122,7 @@ def pool(
     """A pool whose replicas are named `{name}-0`, `{name}-1`, …; a string is a URL."""
     urls = [fake if isinstance(fake, str) else fake.url for fake in replicas]
     specs = tuple(ReplicaSpec(f"{name}-{i}", url) for i, url in enumerate(urls))
-    return PoolSpec(name, specs, engine=engine, health=health, upstream_key=upstream_key)
+    return PoolSpec(name, specs, engine=engine, health=health, access=ReplicaAccess(key=upstream_key))
 
 
 def policy(*pools: PoolSpec, models: tuple[Model, ...] = (), tiers: tuple[Tier, ...] = (Tier("t"),)) -> Policy:

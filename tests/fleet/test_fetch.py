@@ -13,6 +13,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from gateway.core.pool_spec import ReplicaAccess
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.fetch import Fetcher
 
@@ -26,7 +27,7 @@ async def fake() -> AsyncIterator[FakeReplica]:
 
 
 def fetcher(url: str, *, key: str | None = None, timeout_s: float = 10.0, limit_bytes: int = 1000) -> Fetcher:
-    return Fetcher(url, key=key, timeout_s=timeout_s, limit_bytes=limit_bytes)
+    return Fetcher(url, access=ReplicaAccess(key), timeout_s=timeout_s, limit_bytes=limit_bytes)
 
 
 async def once(url: str, *, timeout_s: float = 10.0, limit_bytes: int = 1000) -> bytes | Failed:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.core.pool_spec import PoolSpec, ReplicaSpec
+from gateway.core.pool_spec import PoolSpec, ReplicaAccess, ReplicaSpec
 from gateway.core.sessions import Session, draw, key_of
 from gateway.fleet.token_counts import LONG_REST_S, PATH, REST_S, EngineCounts
 
@@ -28,7 +28,7 @@ class Clock:
 
 
 def pool(*urls: str, key: str | None = None) -> PoolSpec:
-    return PoolSpec("main", tuple(ReplicaSpec(url, url) for url in urls), upstream_key=key)
+    return PoolSpec("main", tuple(ReplicaSpec(url, url) for url in urls), access=ReplicaAccess(key))
 
 
 async def test_replica_that_counts_is_asked_with_the_pools_key(fake: FakeReplica) -> None:

@@ -9,7 +9,7 @@ from random import Random
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.journal.recorder import Recorded, Told
 from gateway.core.policy import Limits, Model, Policy, Tier
-from gateway.core.pool_spec import PoolSpec, ReplicaSpec
+from gateway.core.pool_spec import PoolSpec, ReplicaAccess, ReplicaSpec
 from gateway.core.request import Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record
 from gateway.core.sample import Sample
@@ -33,7 +33,7 @@ from gateway.core.snapshot import (
 )
 from gateway.observe.metrics.lag import EDGES
 from gateway.observe.metrics.little import LittleView
-from gateway.observe.sources import Reload, Sources, Watched
+from gateway.observe.sources import Discovered, Reload, Sources, Watched
 
 PREMIUM = Tier(
     "premium",
@@ -56,7 +56,7 @@ def policy(*tiers: Tier, replicas: int = 2, generation: int = 1) -> Policy:
     short = PoolSpec(
         "short", tuple(ReplicaSpec(f"r{i}", f"http://10.0.0.{i + 1}:8000") for i in range(replicas)), slots=8
     )
-    long = PoolSpec("long", (ReplicaSpec("far", "http://10.0.1.1:8000"),), upstream_key="canary-upstream-key")
+    long = PoolSpec("long", (ReplicaSpec("far", "http://10.0.1.1:8000"),), access=ReplicaAccess("canary-upstream-key"))
     return Policy(
         models={"llama": LLAMA, "default": LLAMA, "trial": TRIAL},
         pools={"short": short, "long": long},
@@ -224,6 +224,7 @@ SOURCES = Sources(
             {("metrics", "status"): 2},
         )
     ],
+    discovered=lambda: [Discovered("long", "file", 2, "", 1)],
     loop_lag_s=lambda: 0.004,
     loop_waits=_waits(0.0002, 0.004),
     journal_dropped=lambda: 3,

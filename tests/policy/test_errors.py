@@ -381,13 +381,14 @@ CASES = {
     "no replica": (
         "    replicas: [http://a:1, http://b:1]\n",
         "",
-        "p.yaml:10: pools.short.replicas: a pool needs at least one replica, such as http://10.0.0.1:8000",
+        "p.yaml:10: pools.short.replicas: a pool needs at least one replica, such as http://10.0.0.1:8000, "
+        "or a discover section",
     ),
     "replica with a path": (
         "http://b:1]",
         "http://b:1/v1]",
-        "p.yaml:12: pools.short.replicas[1]: has more than host and port: write http://host:port, "
-        "the gateway adds the paths of the API itself",
+        "p.yaml:12: pools.short.replicas[1]: has /v1 in its path, which the gateway adds itself: "
+        "write http://host:port, with the path before /v1",
     ),
     "replica with a password": (
         "http://b:1]",
@@ -395,11 +396,40 @@ CASES = {
         "p.yaml:12: pools.short.replicas[1]: has a user name or password in it: write http://host:port, "
         "and put a key into the pool's api_key",
     ),
-    "replica by https": (
+    "replica with a query": (
         "http://b:1]",
-        "https://b:1]",
-        "p.yaml:12: pools.short.replicas[1]: https to replicas is not supported in this version: "
-        "write http://host:port inside a trusted network",
+        "http://b:1/?x]",
+        "p.yaml:12: pools.short.replicas[1]: has more than host, port and path: write http://host:port",
+    ),
+    "token twice": (
+        "slots: 8",
+        "api_key: abc\n    api_key_file: token",
+        "p.yaml:14: pools.short.api_key_file: is given beside api_key: keep one of them",
+    ),
+    "key without a certificate": (
+        "http://b:1]",
+        "https://b:1]\n    tls: {key_file: k.pem}",
+        "p.yaml:13: pools.short.tls.key_file: is given without its certificate: write cert_file",
+    ),
+    "tls without https": (
+        "slots: 8",
+        "tls: {ca_file: ca.pem}",
+        "p.yaml:13: pools.short.tls: has no effect: no replica of this pool has an https URL",
+    ),
+    "host header with a scheme": (
+        "slots: 8",
+        "host: http://llama",
+        "p.yaml:13: pools.short.host: http://llama is not a Host header: write host or host:port, without a scheme",
+    ),
+    "discovery without a source": (
+        "slots: 8",
+        "discover: {hold_down: 5s}",
+        "p.yaml:13: pools.short.discover: has no source: write file in it",
+    ),
+    "discovered path with /v1": (
+        "slots: 8",
+        "discover: {file: f.json, path: /v1}",
+        "p.yaml:13: pools.short.discover.path: /v1 is not a path before /v1: it begins with /, such as /llama",
     ),
     "replica without a scheme": (
         "http://b:1]",

@@ -112,7 +112,7 @@ def test_loaded_pools_have_their_replicas_bounds_and_secrets(policy: rules.Polic
             timeouts=pool_spec.Timeouts(math.inf, 90.0, math.inf, math.inf),
             router="least-requests",
             health=pool_spec.Health("/live", 1.0, 3.0, 5, 9.0, "/m", 4.0),
-            upstream_key="s3cret",
+            access=pool_spec.ReplicaAccess("s3cret"),
         ),
         "long": pool_spec.PoolSpec(
             name="long",
@@ -206,12 +206,12 @@ def test_variables_of_a_policy_are_filled_in_from_the_environment(
     written: str, environment: dict[str, str], expected: str
 ) -> None:
     text = SAMPLE.replace("slots: 8", f"api_key: {written}")
-    assert load_text(text, "p.yaml", environment).pools["short"].upstream_key == expected
+    assert load_text(text, "p.yaml", environment).pools["short"].access.key == expected
 
 
 def test_value_of_a_variable_is_not_expanded_again() -> None:
     text = SAMPLE.replace("slots: 8", "api_key: ${A}")
-    assert load_text(text, "p.yaml", {"A": "${B}"}).pools["short"].upstream_key == "${B}"
+    assert load_text(text, "p.yaml", {"A": "${B}"}).pools["short"].access.key == "${B}"
 
 
 def test_anchors_and_merges_of_yaml_work_in_a_policy() -> None:

@@ -11,7 +11,7 @@ PLACES = {
     "engine": ("engine: vllm", "engine: ${X}"),
     "replica": ("http://b:1]", "'${X}']"),
     "replica with a password": ("http://b:1]", "'http://u:${X}@b:1']"),
-    "replica path": ("http://b:1]", "'http://b:1/${X}']"),
+    "replica path": ("http://b:1]", "'http://b:1/?${X}']"),
     "router": ("round-robin", "${X}"),
     "slots": ("slots: 8", "slots: ${X}"),
     "pool of a model": ("[short, long]", "[short, '${X}']"),

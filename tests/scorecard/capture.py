@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -213,12 +214,13 @@ class Capture:
         """Status of the answers to the gateway's own GETs by path, where it is not 200."""
         self.changed = asyncio.Event()
         self._server: asyncio.Server | None = None
+        self._scheme = "http"
 
     @property
     def url(self) -> str:
         """Where it listens."""
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     @property
     def traffic(self) -> list[Connection]:
@@ -261,10 +263,11 @@ class Capture:
         await self.start()
         return self
 
-    async def start(self, port: int = 0) -> None:
-        """Listen on `port`, or on a free one."""
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on `port`, or on a free one; behind TLS if a context is given."""
+        self._scheme = "http" if tls is None else "https"
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(partial(Connection, self), "127.0.0.1", port, backlog=2048)
+        self._server = await loop.create_server(partial(Connection, self), "127.0.0.1", port, backlog=2048, ssl=tls)
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()

@@ -56,6 +56,7 @@ class Pool(ReplicaChoice[Replica]):
         self.spec = spec
         self.knows_caches = spec.affinity and isinstance(self.router, LeastPrefill)
         kept = self.replicas
+        since = now if kept else -math.inf  # nothing else could serve while the first replicas start slowly
         drained = {old.spec.server for old in kept.values() if old.drained}
         drained -= {old.spec.server for old in kept.values() if not old.drained}
         self.replicas = {}
@@ -66,7 +67,7 @@ class Pool(ReplicaChoice[Replica]):
             else:
                 new = self.replicas[replica_spec.name] = Replica(replica_spec, self)
                 new.cache.holders = self.holders
-                new.begin(now)
+                new.begin(since)
                 new.drained = replica_spec.server in drained if old is None else old.drained
         for gone in kept.values():
             self.backoffs.until.pop(gone, None)

@@ -177,6 +177,25 @@ class ProcessFamilies:
             (),
             _one(not reload.error),
         )
+        sources = self._sources.discovered()
+        yield gauge(
+            "tailgate_discovery_ok",
+            "1 if the last answer of the source of replicas could be read, 0 if what it said before is still in use.",
+            ("pool", "source"),
+            [((each.pool, each.source), not each.error) for each in sources],
+        )
+        yield gauge(
+            "tailgate_discovery_addresses",
+            "Addresses in the last listing of the source.",
+            ("pool", "source"),
+            [((each.pool, each.source), each.addresses) for each in sources if each.addresses is not None],
+        )
+        yield gauge(
+            "tailgate_discovery_held",
+            "Replicas that are no longer listed, and that are not removed yet.",
+            ("pool",),
+            [((pool,), held) for pool, held in {each.pool: each.held for each in sources}.items()],
+        )
 
 
 def _pools(snapshot: Snapshot) -> Iterator[Metric]:

@@ -12,13 +12,18 @@ from gateway.core import pool_spec
 from gateway.core.fleet.routing import ROUTERS
 from gateway.policy.errors import among
 from gateway.policy.sections import units, values
+from gateway.policy.sections.discover import DiscoverSection
 from gateway.policy.sections.section import Section, duration, field, nested, optional, plain, share
 from gateway.policy.sections.values import (
+    MAX_RANKS,
     Count,
     CountOrZero,
     Deadline,
     Duration,
+    FileName,
     HeaderName,
+    HostHeader,
+    HostName,
     HttpPath,
     Name,
     Secret,
@@ -32,10 +37,6 @@ from gateway.policy.sections.values import (
 _POOL = pool_spec.PoolSpec("", ())
 _EJECTION = pool_spec.Ejection()
 
-MAX_RANKS = 64
-"""Limit on the data-parallel ranks of a server. Each rank adds 32 kB to vLLM's page of metrics (0.32). Only pages up to
-4 MiB are read, and a page of 64 ranks takes 8 ms.
-"""
 AFFINITIES = ("prefix", "none")
 ISOLATIONS = ("none", "tenant")
 SessionKey = Annotated[str, AfterValidator(values.one_of(pool_spec.SessionKey)), values.choice(pool_spec.SessionKey)]
@@ -51,7 +52,7 @@ EjectionMode = Annotated[
 class ReplicaSection(Section):
     """One engine that serves requests."""
 
-    url: Url = Field(description="http://host:port, without a path.")
+    url: Url = Field(description="http://host:port or https://host:port, with the path before /v1 if there is one.")
     name: Name | None = optional("Its name in metrics; host:port unless given.")
     dp: Annotated[int, Field(ge=1, le=MAX_RANKS)] = plain(
         1,
@@ -174,6 +175,15 @@ class HealthSection(Section):
     ejection: EjectionSection = nested(EjectionSection(), "When a replica that is slow or silent is left out.")
 
 
+class TlsSection(Section):
+    """How replicas at https URLs are checked, and what the gateway shows to them. New files are read at once."""
+
+    ca_file: FileName | None = optional("Certificates to trust, in PEM; those of the system unless given.")
+    cert_file: FileName | None = optional("The certificate that the gateway shows, in PEM with its chain.")
+    key_file: FileName | None = optional("Its private key, in PEM; in `cert_file` unless given.")
+    server_name: HostName | None = optional("Name that the certificates have; the host of the URL unless given.")
+
+
 class PoolSection(Section):
     """Replicas that are alike: same engine, same limits, same kind of requests."""
 
@@ -181,6 +191,7 @@ class PoolSection(Section):
         _POOL.engine.value, "What the replicas run: decides metric names and which extra fields they understand."
     )
     replicas: list[ReplicaSection] = plain([], "Where the replicas are, as URLs or as {name, url}.")
+    discover: DiscoverSection | None = optional("Where replicas are found, besides those in `replicas`.")
     max_prompt_tokens: Count | None = optional("Longest prompt this pool takes, in tokens; any length unless given.")
     slots: Slots = field(
         None,
@@ -206,3 +217,6 @@ class PoolSection(Section):
     cache_key: Secret | None = optional("Secret from which the salt of each tenant is made: ${CACHE_KEY}.")
     health: HealthSection = nested(HealthSection(), "How the replicas are watched.")
     api_key: Secret | None = optional("Bearer token the replicas want. Take it from the environment: ${VLLM_API_KEY}.")
+    api_key_file: FileName | None = optional("Instead of `api_key`: a file with the token, read again when it changes.")
+    host: HostHeader | None = optional("The Host header that the replicas get; host:port of the URL unless given.")
+    tls: TlsSection = nested(TlsSection(), "How replicas at https URLs are checked.")

@@ -16,6 +16,9 @@ from gateway.policy.sections import units
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}"
 ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*,\"<>\\]{1,253}(:\*)?|(?!https?:)[A-Za-z][A-Za-z0-9+.-]*://"
+PORTS = {"http": 80, "https": 443}
+"""The usual port of each scheme of a replica's URL."""
+PREFIX = r"(/[A-Za-z0-9._~-]+)*/?"
 HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
 _SECRET = "it holds a secret; use a separate header"
 _CHANGING = "it differs in each request"
@@ -35,6 +38,12 @@ UNFIT_HEADERS = {
 MODEL_NAME = r"[^\s\x00-\x1f\x7f]{1,200}"
 # Editors must accept `${NAME}` as well.
 _OR_VARIABLE = r"|.*\$\{.+\}.*"
+
+
+MAX_RANKS = 64
+"""Limit on the data-parallel ranks of a server. Each rank adds 32 kB to vLLM's page of metrics (0.32). Only pages up to
+4 MiB are read, and a page of 64 ranks takes 8 ms.
+"""
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
@@ -72,6 +81,19 @@ def _host_name(text: str) -> str:
     return text.lower()
 
 
+def _host_header(text: str) -> str:
+    host, _, port = text.partition(":")
+    if not re.fullmatch(HOST_NAME, host) or (port and not re.fullmatch(r"[0-9]{1,5}", port)) or text.endswith(":"):
+        raise ValueError("{value} is not a Host header: write host or host:port, without a scheme")
+    return text.lower()
+
+
+def _file_name(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("is not the name of a file: write a path, which begins at the folder of the policy file")
+    return text
+
+
 def _header_name(text: str) -> str:
     if not re.fullmatch(HEADER_NAME, text):
         raise ValueError("{value} is not the name of a header: use letters, digits and dashes, such as x-session-id")
@@ -105,14 +127,14 @@ def read_sha256(value: object) -> str:
     return text
 
 
-def _secret(value: object) -> str:
+def read_secret(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]+", value):
         raise ValueError("is not usable as a key: it is a text of printable ASCII without spaces, such as ${NAME}")
     return value
 
 
 def read_url(value: object) -> str:
-    """A URL as `http://host:port`, always with its port."""
+    """A URL as `scheme://host:port`, always with its port, and with the path before /v1 if there is one."""
     example = "write http://host:port"
     if not isinstance(value, str):
         raise ValueError(f"is not a URL: {example}")
@@ -121,9 +143,7 @@ def read_url(value: object) -> str:
         port = url.port
     except ValueError:
         raise ValueError(f"is not a URL with a valid host and port: {example}") from None
-    if url.scheme == "https":
-        raise ValueError(f"https to replicas is not supported in this version: {example} inside a trusted network")
-    if url.scheme != "http" or not url.hostname or not re.fullmatch(r"[A-Za-z0-9._:%-]+", url.hostname):
+    if url.scheme not in PORTS or not url.hostname or not re.fullmatch(r"[A-Za-z0-9._:%-]+", url.hostname):
         raise ValueError(f"is not a URL of a replica: {example}")
     if re.fullmatch(r"[0-9.]+", url.hostname) and not _is_ipv4(url.hostname):
         raise ValueError(f"is not an IPv4 address (four numbers up to 255 without leading zeros): {example}")
@@ -131,8 +151,12 @@ def read_url(value: object) -> str:
         raise ValueError(f"has a host name with a part that is empty or longer than 63 characters: {example}")
     if url.username is not None:
         raise ValueError(f"has a user name or password in it: {example}, and put a key into the pool's api_key")
-    if url.path not in ("", "/") or url.query or url.fragment:
-        raise ValueError(f"has more than host and port: {example}, the gateway adds the paths of the API itself")
+    if url.query or url.fragment:
+        raise ValueError(f"has more than host, port and path: {example}")
+    if not re.fullmatch(PREFIX, url.path):
+        raise ValueError(f"has a path that is not plain: {example}, and after it at most a path such as /llama")
+    if re.search(r"/v1/?$|/v1/", url.path):
+        raise ValueError(f"has /v1 in its path, which the gateway adds itself: {example}, with the path before /v1")
     if port == 0:
         raise ValueError(f"has port 0: {example}")
     return _written(url, port)
@@ -148,7 +172,14 @@ def _is_ipv4(host: str) -> bool:
 
 def _written(url: SplitResult, port: int | None) -> str:
     host = (url.hostname or "").lower()
-    return f"http://{f'[{host}]' if ':' in host else host}:{port or 80}"
+    authority = f"{f'[{host}]' if ':' in host else host}:{port or PORTS[url.scheme]}"
+    return f"{url.scheme}://{authority}{url.path.rstrip('/')}"
+
+
+def _path_prefix(text: str) -> str:
+    if not re.fullmatch(PREFIX, text) or re.search(r"/v1/?$|/v1/", text):
+        raise ValueError("{value} is not a path before /v1: it begins with /, such as /llama")
+    return text.rstrip("/")
 
 
 def _http_path(text: str) -> str:
@@ -197,14 +228,17 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Name = Annotated[str, AfterValidator(_name), _text(NAME)]
 HostName = Annotated[str, AfterValidator(_host_name), _text(HOST_NAME, "tailgate.internal")]
+HostHeader = Annotated[str, AfterValidator(_host_header), _text(rf"{HOST_NAME}(:\d+)?", "llama.internal")]
+FileName = Annotated[str, AfterValidator(_file_name), Field(examples=["/etc/tailgate/ca.pem"])]
 HeaderName = Annotated[str, AfterValidator(_header_name), _text(HEADER_NAME, "x-session-id")]
 Origin = Annotated[str, AfterValidator(_origin), _text(rf"\*|{ORIGIN}", "https://chat.example")]
 ModelName = Annotated[str, AfterValidator(_model_name), _text(r"\S{1,200}")]
 Sha256 = Annotated[str, BeforeValidator(read_sha256), _text("[0-9a-fA-F]{64}")]
-Secret = Annotated[str, BeforeValidator(_secret), _text(r"[!-~]+", "${VLLM_API_KEY}")]
-_URL = _text(r"http://[^/?#@]+/?", "http://10.0.0.1:8000")
+Secret = Annotated[str, BeforeValidator(read_secret), _text(r"[!-~]+", "${VLLM_API_KEY}")]
+_URL = _text(rf"https?://[^/?#@]+(?!.*/v1(/|$)){PREFIX}", "http://10.0.0.1:8000")
 URL_JSON = _URL.json_schema
 Url = Annotated[str, BeforeValidator(read_url), _URL]
+PathPrefix = Annotated[str, AfterValidator(_path_prefix), _text(rf"(?!.*/v1(/|$)){PREFIX}", "/llama")]
 HttpPath = Annotated[str, AfterValidator(_http_path), _text(r"/\S*", "/health")]
 Slots = Annotated[
     int | None,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from gateway.late import Within
 from gateway.proxy.deadlines import Deadline
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.upstream_connection import AnswerReceiver, Connecting, ConnectionOwner, UpstreamConnection
+from gateway.tls import context_of, tls_cause
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.apis.table import API_OF
 from gateway.wire.body.form import CONTENT_TYPE
@@ -88,6 +90,8 @@ class ReplicaConnections(ConnectionOwner):
         url = urlsplit(spec.url)
         self._host = url.hostname or ""
         self._port = url.port or 80
+        self._tls = context_of(spec.url, pool.access)
+        self._server_name = (pool.access.tls.server_name or self._host) if self._tls is not None else None
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -113,7 +117,7 @@ class ReplicaConnections(ConnectionOwner):
             api = API_OF[endpoint]
             content_type = CONTENT_TYPE if api.shape.is_form else "application/json"
             prefix = self._prefixes[endpoint] = upstream_prefix(
-                endpoint.value, content_type, api.upstream_lines, self.spec, self.pool.upstream_key
+                endpoint.value, content_type, api.upstream_lines, self.spec, self.pool.access
             )
         return prefix
 
@@ -135,7 +139,7 @@ class ReplicaConnections(ConnectionOwner):
 
     def without_key(self, said: bytes) -> bytes:
         """A replica's text without the key that the gateway sent."""
-        key = self.pool.upstream_key
+        key = self.pool.access.key
         return said if key is None else said.replace(key.encode(), b"[...]")
 
     def release(self, connection: UpstreamConnection) -> None:
@@ -236,6 +240,8 @@ class ReplicaConnections(ConnectionOwner):
                     lambda: connection,
                     self._host,
                     self._port,
+                    ssl=self._tls,
+                    server_hostname=self._server_name,
                 )
         except TimeoutError:
             if within.was_late:
@@ -244,16 +250,7 @@ class ReplicaConnections(ConnectionOwner):
                 self.lost()
                 receiver.on_lost(AttemptOutcome.CONNECT_TIMEOUT)
         except OSError as exc:
-            log.log(
-                logging.DEBUG if self._is_unreachable else logging.INFO,
-                "replica %s cannot be reached: %s; the request goes to another replica, or fails: "
-                "check that an engine listens at %s",
-                self.spec.name,
-                exc,
-                self.spec.url,
-            )
-            self._is_unreachable = True
-            self.lost()
+            self._unreachable(exc)
             receiver.on_lost(AttemptOutcome.UNREACHABLE)
         except asyncio.CancelledError:
             if connection.transport is not None:
@@ -269,6 +266,20 @@ class ReplicaConnections(ConnectionOwner):
                 # cancelled while it opened.
                 self._all.add(connection)
                 connection.send(request, receiver)
+
+    def _unreachable(self, error: OSError) -> None:
+        tls = self.pool.access.tls
+        cause = tls_cause(error, self._host, tls) if isinstance(error, ssl.SSLError) else str(error)
+        log.log(
+            logging.DEBUG if self._is_unreachable else logging.INFO,
+            "replica %s cannot be reached: %s; the request goes to another replica, or fails: "
+            "check that an engine listens at %s",
+            self.spec.name,
+            cause,
+            self.spec.url,
+        )
+        self._is_unreachable = True
+        self.lost()
 
 
 class Upstreams:
@@ -288,7 +299,7 @@ class Upstreams:
         for pool in pools:
             for spec in pool.replicas:
                 known = old.get(spec.name)
-                if known is not None and known.spec == spec and known.pool.upstream_key == pool.upstream_key:
+                if known is not None and known.spec == spec and known.pool.access == pool.access:
                     known.move(pool)
                     self._by_name[spec.name] = old.pop(spec.name)
                 else:

@@ -6,7 +6,7 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from gateway.core.pool_spec import ReplicaSpec
+from gateway.core.pool_spec import ReplicaAccess, ReplicaSpec
 from gateway.core.queueing.limits import Left, Rate
 from gateway.wire.http.headers import RequestHead
 from gateway.wire.http.lines import written
@@ -23,17 +23,17 @@ is dropped.
 
 
 def upstream_prefix(
-    path: str, content_type: str, more: tuple[str, ...], replica: ReplicaSpec, upstream_key: str | None
+    path: str, content_type: str, more: tuple[str, ...], replica: ReplicaSpec, access: ReplicaAccess
 ) -> bytes:
     """The part of an upstream head that is the same for every request of one path to one replica.
 
     It has no data of the client. Path and Host come from constants and from the policy. `more`: further header lines,
     from the row of the API.
     """
-    authority = replica.url.partition("://")[2]
+    authority, slash, prefix = replica.url.partition("://")[2].partition("/")
     lines = [
-        f"POST {path} HTTP/1.1",
-        f"host: {authority}",
+        f"POST {slash}{prefix}{path} HTTP/1.1",
+        f"host: {access.host or authority}",
         f"content-type: {content_type}",
         "accept: text/event-stream, application/json",
         "accept-encoding: identity",
@@ -41,8 +41,8 @@ def upstream_prefix(
     ]
     if replica.dp_rank is not None:
         lines.append(f"{DP_RANK}: {replica.dp_rank}")
-    if upstream_key is not None:
-        lines.append(f"authorization: Bearer {upstream_key}")
+    if access.key is not None:
+        lines.append(f"authorization: Bearer {access.key}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\nx-request-id: "
 
 

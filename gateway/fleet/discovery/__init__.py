@@ -1,0 +1,1 @@
+"""Finds the replicas of pools: in files, in DNS, in Kubernetes."""

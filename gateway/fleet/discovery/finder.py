@@ -1,0 +1,216 @@
+"""Follows the sources of all pools, and says which replicas they have now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import Discovery, FileSource, ReplicaSpec, replicas_at
+from gateway.fleet.discovery.file import FileFollower
+from gateway.fleet.discovery.membership import Membership
+from gateway.fleet.discovery.source import Listing, Source, SourceTools
+
+log = logging.getLogger("tailgate.fleet")
+
+SETTLE_S: Final = 0.5
+"""Seconds between two looks at addresses that are no longer listed: has their health check failed meanwhile?"""
+
+FOLLOWERS: Final[Mapping[type, Callable[..., Source]]] = {FileSource: FileFollower}
+"""By kind of source: the class that follows it, made of the source, the discovery and the tools."""
+KINDS: Final[Mapping[type, str]] = {FileSource: "file"}
+"""Name of each kind of source in the policy. A metric label."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One source of one pool."""
+
+    kind: str
+    listing: Listing | None = None
+    error: str = ""
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class _Pool:
+    """A pool with sources."""
+
+    discovery: Discovery
+    membership: Membership
+    sources: dict[object, _Followed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """State of one source. `addresses`: in its last listing; None before the first. `error`: of the last failure, empty
+    after a success.
+    """
+
+    pool: str
+    kind: str
+    addresses: int | None
+    error: str
+    held: int
+    """Addresses that the pool's sources no longer list, and that stay for the present."""
+
+
+class ReplicaFinder:
+    """Finds the replicas of pools with `discover`.
+
+    `on_change` is called after the found replicas of a pool have changed. A source that fails changes nothing.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        out: Callable[[], Collection[str]],
+        on_change: Callable[[], None],
+        on_bug: Callable[[Exception], None],
+    ) -> None:
+        """`out`: returns the names of the replicas that get no requests, by their own health."""
+        self._clock = clock
+        self._out = out
+        self._on_change = on_change
+        self._on_bug = on_bug
+        self._pools: dict[str, _Pool] = {}
+        self._is_running = False
+        self._begun = asyncio.Event()
+        """Set when every source has told something, or failed."""
+
+    def configure(self, policy: Policy) -> None:
+        """Follow the sources of `policy`. A pool whose sources change keeps its addresses until they have told
+        theirs.
+        """
+        old, self._pools = self._pools, {}
+        for name, spec in policy.pools.items():
+            discovery, known = spec.discovery, old.get(name)
+            if discovery is None:
+                continue
+            if known is not None and known.discovery == discovery:
+                self._pools[name] = old.pop(name)
+                continue
+            membership = Membership(discovery.hold_down_s, () if known is None else known.membership.urls)
+            pool = self._pools[name] = _Pool(discovery, membership)
+            pool.sources = {source: _Followed(KINDS[type(source)]) for source in discovery.sources}
+        for gone in old.values():
+            for followed in gone.sources.values():
+                if followed.task is not None:
+                    followed.task.cancel()
+        self._start()
+
+    async def run(self) -> None:
+        """Follow the sources until cancelled."""
+        self._is_running = True
+        self._start()
+        try:
+            while True:
+                await asyncio.sleep(SETTLE_S)
+                self._settle()
+        finally:
+            self._is_running = False
+            for pool in self._pools.values():
+                for followed in pool.sources.values():
+                    if followed.task is not None:
+                        followed.task.cancel()
+
+    async def begun(self) -> None:
+        """Wait until every source has told its addresses, or failed to."""
+        await self._begun.wait()
+
+    def applied(self, policy: Policy) -> Policy:
+        """The policy with the replicas that were found. One that is listed twice counts in the first place."""
+        if not self._pools:
+            return policy
+        names = {spec.name for pool in policy.pools.values() for spec in pool.replicas}
+        urls = {spec.url for pool in policy.pools.values() for spec in pool.replicas}
+        pools = dict(policy.pools)
+        for name, pool in self._pools.items():
+            found: list[ReplicaSpec] = []
+            for url in pool.membership.urls:
+                specs = replicas_at(url, "", pool.discovery.dp)
+                if url not in urls and not any(spec.name in names for spec in specs):
+                    urls.add(url)
+                    names.update(spec.name for spec in specs)
+                    found += specs
+            if name in pools:
+                pools[name] = replace(pools[name], replicas=(*pools[name].replicas, *found))
+        return replace(policy, pools=pools)
+
+    def reports(self) -> tuple[SourceReport, ...]:
+        """The state of each source, in the order of the policy."""
+        return tuple(
+            SourceReport(
+                name,
+                followed.kind,
+                None if followed.listing is None else len(followed.listing.urls),
+                followed.error,
+                pool.membership.held,
+            )
+            for name, pool in self._pools.items()
+            for followed in pool.sources.values()
+        )
+
+    def _start(self) -> None:
+        for name, pool in self._pools.items() if self._is_running else ():
+            for source, followed in pool.sources.items():
+                if followed.task is None:
+                    tools = SourceTools(*self._callbacks(name, followed))
+                    follower = FOLLOWERS[type(source)](source, pool.discovery, tools)
+                    followed.task = asyncio.create_task(self._follow(follower), name=f"{followed.kind} of {name}")
+        self._look_whether_begun()
+
+    async def _follow(self, follower: Source) -> None:
+        while True:
+            try:
+                await follower.run()
+            except Exception as error:  # noqa: BLE001 - a bug in one source must not end the process
+                self._on_bug(error)
+                await asyncio.sleep(SETTLE_S)
+
+    def _callbacks(self, pool: str, followed: _Followed) -> tuple[Callable[[Listing], None], Callable[[str], None]]:
+        def told(listing: Listing) -> None:
+            if followed.error:
+                log.info("pool %s: its source %s can be read again", pool, followed.kind)
+            followed.listing, followed.error = listing, ""
+            self._settle()
+            self._look_whether_begun()
+
+        def failed(reason: str) -> None:
+            if reason != followed.error:
+                log.warning(
+                    "pool %s: its source %s failed: %s; its replicas stay as they are", pool, followed.kind, reason
+                )
+            followed.error = reason
+            self._look_whether_begun()
+
+        return told, failed
+
+    def _look_whether_begun(self) -> None:
+        followed = [each for pool in self._pools.values() for each in pool.sources.values()]
+        if all(each.listing is not None or each.error for each in followed):
+            self._begun.set()
+
+    def _settle(self) -> None:
+        now, changed = self._clock(), False
+        out = self._out() if any(pool.membership.held for pool in self._pools.values()) else frozenset()
+        for name, pool in self._pools.items():
+            before = pool.membership.urls
+            listings = {source: followed.listing for source, followed in pool.sources.items()}
+
+            def is_out(url: str, pool: _Pool = pool) -> bool:
+                return all(spec.name in out for spec in replicas_at(url, "", pool.discovery.dp))
+
+            if pool.membership.settle(listings, is_out, now):
+                changed = True
+                _log_change(name, before, pool.membership.urls)
+        if changed:
+            self._on_change()
+
+
+def _log_change(pool: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    added, removed = set(after) - set(before), set(before) - set(after)
+    log.info("pool %s: %d replicas found, %d new, %d gone", pool, len(after), len(added), len(removed))

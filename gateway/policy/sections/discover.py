@@ -1,0 +1,51 @@
+"""The section of a pool that says where its replicas are found."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from gateway.core import pool_spec
+from gateway.policy.sections import values
+from gateway.policy.sections.section import Section, duration, optional, plain
+from gateway.policy.sections.values import MAX_RANKS, FileName, PathPrefix, Span, Text
+
+_DISCOVERY = pool_spec.Discovery(())
+SCHEMES = tuple(values.PORTS)
+Scheme = Annotated[str, AfterValidator(values.one_of(SCHEMES)), values.choice(SCHEMES)]
+
+
+class FromText(Section):
+    """A section that may be written as just the value of its first field."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {next(iter(cls.model_fields)): value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "minLength": 1}, handler(core)]}
+
+
+class FileSection(FromText):
+    """Replicas from a file in the format of Prometheus's `file_sd`."""
+
+    path: FileName = Field(description="The file, in JSON or YAML by the end of its name.")
+    labels: dict[Text, str] = plain({}, "Only entries with all these labels count.")
+
+
+class DiscoverSection(Section):
+    """Where a pool finds its replicas, besides those that it lists."""
+
+    file: FileSection | None = optional("A file with targets, read again when it changes.")
+    scheme: Scheme = plain(_DISCOVERY.scheme, "Scheme of the replicas' URLs.")
+    path: PathPrefix | None = optional("Path of the replicas' URLs before /v1; none unless given.")
+    dp: Annotated[int, Field(ge=1, le=MAX_RANKS)] = plain(_DISCOVERY.dp, "Data-parallel ranks behind each address.")
+    hold_down: Span = duration(
+        _DISCOVERY.hold_down_s,
+        "Within this time at most a third of the replicas is removed, and an address that comes and goes stays.",
+    )

@@ -1,0 +1,181 @@
+"""Replicas that are found come into use at once, and leave without a failed request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.app import Gateway
+from gateway.policy import load
+from gateway.settings import Settings
+
+from .capture import Capture, never
+from .conftest import Connect
+from .policies import rules
+from .raw import MODEL, chat
+from .waiting import until
+
+OFTEN = "health: {interval: 20ms, scrape_interval: 1s, slow_start: none}"
+TLS = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
+
+
+def publish(folder: Path, *groups: dict[str, object]) -> None:
+    """Write the file of replicas as a whole."""
+    (folder / "new").write_text(json.dumps(groups))
+    (folder / "new").replace(folder / "replicas.json")
+
+
+def targets(*captures: Capture | str, **labels: str) -> dict[str, object]:
+    urls = [each if isinstance(each, str) else each.url for each in captures]
+    return {"targets": [url.removeprefix("http://") for url in urls], "labels": labels}
+
+
+@asynccontextmanager
+async def serving(folder: Path, discover: str = "{file: replicas.json}", more: str = "") -> AsyncIterator[Gateway]:
+    path = folder / "policy.yaml"
+    path.write_text(rules(pool=f"discover: {discover}, {OFTEN}{more}"))
+    async with Gateway(TLS, load(path), path) as gw:
+        yield gw
+
+
+@pytest.fixture
+async def captures() -> AsyncIterator[list[Capture]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Capture()) for _ in range(4)]
+
+
+def found(gw: Gateway) -> set[str]:
+    return {spec.url for spec in gw.handler.policy.pools["main"].replicas}
+
+
+async def test_replicas_of_a_file_serve_from_the_start_and_follow_its_changes(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    one, two, three, _ = captures
+    publish(tmp_path, targets(one, two))
+    async with serving(tmp_path) as gw:
+        assert found(gw) == {one.url, two.url}
+        client = await connect(gw.url)
+        assert {(await client.ask(chat())).status for _ in range(10)} == {200}
+        generation = gw.handler.policy.generation
+        publish(tmp_path, targets(two, three), targets(three))
+        await until(lambda: found(gw) == {two.url, three.url})
+        assert gw.handler.policy.generation > generation
+        one.calls.clear()
+        assert {(await client.ask(chat())).status for _ in range(20)} == {200}
+        await until(lambda: any(call.path == "/v1/models" for call in three.probes))
+        assert not one.calls
+        await client.close()
+
+
+async def test_damaged_file_of_replicas_removes_nothing_and_is_reported(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    publish(tmp_path, targets(captures[0]))
+    async with serving(tmp_path) as gw, httpx.AsyncClient() as admin:
+        (tmp_path / "replicas.json").write_text("[{")
+        await until(lambda: gw.finder.reports()[0].error)
+        client = await connect(gw.url)
+        assert (await client.ask(chat())).status == 200
+        metrics = (await admin.get(f"{gw.admin_url}/metrics")).text
+        assert 'tailgate_discovery_ok{pool="main",source="file"} 0.0' in metrics
+        assert 'tailgate_discovery_addresses{pool="main",source="file"} 1.0' in metrics
+        sources = (await admin.get(f"{gw.admin_url}/admin/state")).json()["sources"]
+        assert "cannot be parsed" in sources[0]["error"]
+        publish(tmp_path, targets(captures[0]))
+        await until(lambda: not gw.finder.reports()[0].error)
+        await client.close()
+
+
+async def test_removed_replica_finishes_its_requests(tmp_path: Path, captures: list[Capture], connect: Connect) -> None:
+    one, two, _, _ = captures
+    one.answer = never
+    publish(tmp_path, targets(one))
+    async with serving(tmp_path) as gw:
+        client = await connect(gw.url)
+        client.send(chat())
+        await one.until(lambda: one.calls)
+        publish(tmp_path, targets(two))
+        await until(lambda: found(gw) == {two.url})
+        one.answer = Capture().answer
+        answer = one.answer(one.calls[0])
+        assert answer is not None
+        one.calls[0].send(answer.data)
+        assert (await client.response()).status == 200
+        await client.close()
+
+
+async def test_most_replicas_of_a_file_stay_when_it_loses_them_until_their_health_agrees(
+    tmp_path: Path, captures: list[Capture]
+) -> None:
+    publish(tmp_path, targets(*captures))
+    async with serving(tmp_path, "{file: replicas.json, hold_down: 1h}") as gw:
+        publish(tmp_path)
+        await until(lambda: len(found(gw)) == 3)
+        assert gw.finder.reports()[0].held == 3
+        for capture in captures:
+            capture.well = False
+        await until(lambda: not found(gw))
+        assert not gw.controller.alive()
+
+
+async def test_one_file_serves_pools_by_label_and_lists_each_replica_once(
+    tmp_path: Path, captures: list[Capture]
+) -> None:
+    one, two, three, four = captures
+    publish(tmp_path, targets(one, two, pool="a"), targets(three, two, four, pool="b"))
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        f"""\
+apiVersion: tailgate/v1
+models: {{{MODEL}: {{pools: [a, b]}}}}
+pools:
+  a: {{replicas: [{four.url}], discover: {{file: {{path: replicas.json, labels: {{pool: a}}}}}}}}
+  b: {{discover: {{file: {{path: replicas.json, labels: {{pool: b}}}}}}}}
+tiers: {{free: {{}}}}
+"""
+    )
+    async with Gateway(TLS, load(path), path) as gw:
+        pools = gw.handler.policy.pools
+        assert next(spec.url for spec in pools["a"].replicas) == four.url
+        assert {spec.url for spec in pools["a"].replicas} == {four.url, one.url, two.url}
+        assert {spec.url for spec in pools["b"].replicas} == {three.url}
+
+
+async def test_reload_keeps_found_replicas_and_their_connections(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    publish(tmp_path, targets(captures[0]))
+    async with serving(tmp_path) as gw:
+        client = await connect(gw.url)
+        assert (await client.ask(chat())).status == 200
+        for _ in range(3):
+            assert (await gw.reloads.reload()).ok
+            assert (await client.ask(chat())).status == 200
+        assert len(captures[0].traffic) == 1
+        path = tmp_path / "policy.yaml"
+        path.write_text(path.read_text().replace("replicas.json", "absent.json"))
+        assert (await gw.reloads.reload()).ok
+        assert (await client.ask(chat())).status == 200
+        await client.close()
+
+
+async def test_gateway_without_a_file_of_replicas_starts_and_refuses_with_no_replicas(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    async with serving(tmp_path) as gw:
+        client = await connect(gw.url)
+        answer = await client.ask(chat())
+        assert (answer.status, answer.headers["x-tailgate-reason"]) == (503, "no-replicas")
+        assert int(answer.headers["retry-after"]) >= 1
+        publish(tmp_path, targets(captures[0]))
+        async with asyncio.timeout(60):
+            while (await client.ask(chat())).status != 200:  # noqa: ASYNC110 - each is a request
+                await asyncio.sleep(0.01)
+        await client.close()
