@@ -18,7 +18,7 @@ from .raw import CHAT, Client, chat, head, request
 from .waiting import DEADLINE_S
 
 MB = 2**20
-ROUNDS = 5
+ROUNDS = 15
 KEYS = {"key-of-greedy": "greedy", "key-of-modest": "modest"}
 GREEDY, MODEST = (f"Authorization: Bearer {key}" for key in KEYS)
 COUNT = "/v1/messages/count_tokens"
@@ -83,7 +83,8 @@ async def test_tenant_whose_bodies_are_refused_does_not_slow_another_down(
     gateway: GatewayFactory, capture: Capture, connect: Connect, path: str, size: int
 ) -> None:
     """The bodies are refused for their last field, when all of them is parsed. They are compared with equal bodies that
-    are refused by their head. The best of several rounds counts, since a busy machine slows down some of them.
+    are refused by their head, in rounds that take turns. Gateway and clients are one process. So CPU seconds measure
+    how long a request waits for the loop, whatever else the machine does.
     """
     gw = await gateway(rules(capture.url, keys=KEYS))
     unit = b"word, " if size > MB else b"\\u00e9\\n"
@@ -93,9 +94,9 @@ async def test_tenant_whose_bodies_are_refused_does_not_slow_another_down(
     async def asked(count: int) -> float:
         taken = []
         for _ in range(count):
-            before = time.perf_counter()
+            before = time.process_time()
             assert (await modest.ask(chat(MODEST))).status == 200
-            taken.append(time.perf_counter() - before)
+            taken.append(time.process_time() - before)
         return median(taken)
 
     async def beside(where: str, status: int) -> float:

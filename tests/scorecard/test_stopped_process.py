@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import signal
 import socket
 from pathlib import Path
@@ -68,33 +69,44 @@ class SlowListener:
     """A replica that accepts only when told to. Until then, the kernel keeps its clients waiting."""
 
     def __init__(self) -> None:
-        self.socket = socket.create_server(("127.0.0.1", 0), backlog=0)
+        # With a backlog of 0, Linux answers a SYN with a cookie. It forgets a connection whose last ACK finds the queue
+        # full, while the client takes it for established.
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=1)
         self.socket.setblocking(False)
         self.port: int = self.socket.getsockname()[1]
         self._fillers: list[socket.socket] = []
 
     def fill(self) -> None:
-        """Fill the queue of connections that wait to be accepted."""
-        for _ in range(4):
+        """Fill the queue of connections that wait to be accepted. Nobody but later clients waits for room in it."""
+        while True:
             filler = socket.socket()
             filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", self.port))
+            # Loopback connects at once. A client whose SYN finds the queue full tries again after a second.
+            _, is_connected, _ = select.select([], [filler], [], 0.1)
+            if not is_connected:
+                filler.close()
+                return
             self._fillers.append(filler)
 
+    def connections(self) -> list[str]:
+        """Lines of the kernel on connections to and from this port."""
+        lines = Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]
+        return [line for line in lines if f":{self.port:04X}" in line]
+
     def is_awaited(self) -> bool:
-        """Whether another client than the fillers waits for a connection."""
-        ours = {f"{filler.getsockname()[1]:04X}" for filler in self._fillers}
-        for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
-            _, local, remote, state, *_ = line.split()
-            if remote.endswith(f":{self.port:04X}") and state == SYN_SENT and local.rpartition(":")[2] not in ours:
-                return True
-        return False
+        """Whether a client waits for a connection."""
+        return any(line.split()[2:4] == [f"0100007F:{self.port:04X}", SYN_SENT] for line in self.connections())
 
     async def accept(self) -> socket.socket:
         """The next connection that is not a filler's."""
         ours = {filler.getsockname()[1] for filler in self._fillers}
         while True:
-            peer, (_, port) = await asyncio.get_running_loop().sock_accept(self.socket)
+            try:
+                async with asyncio.timeout(DEADLINE_S):
+                    peer, (_, port) = await asyncio.get_running_loop().sock_accept(self.socket)
+            except TimeoutError:
+                raise AssertionError("nobody connects: " + "\n".join(self.connections())) from None
             peer.setblocking(False)
             if port not in ours:
                 return peer
@@ -129,13 +141,13 @@ async def test_connection_that_is_made_while_the_process_is_stopped_is_used(tmp_
         client.send(chat())
         assert (await client.response()).status == 200
         answering.cancel()
+        await asyncio.wait((answering,))
         listener.fill()
         client.send(chat(stream=True))
         await until(listener.is_awaited)
         served.signal(signal.SIGSTOP)
         stopped_at = monotonic()
-        async with asyncio.timeout(DEADLINE_S):
-            peer = await listener.accept()
+        peer = await listener.accept()
         await until(lambda: monotonic() > stopped_at + CONNECT_S + STOPPED_S)
         served.signal(signal.SIGCONT)
         # It carries the request, or the reading of models before it. Either way the request is served.
