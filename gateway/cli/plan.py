@@ -33,7 +33,7 @@ from gateway.plan.terms import Terms, above_0, share
 from gateway.policy import PolicyErrors
 from gateway.sim.engine.fleet import fleet_of
 from gateway.sim.engine.profiles import Profile
-from gateway.sim.run.simulation import Options
+from gateway.sim.run.options import Options
 
 OF_SEARCHES = ("workload", "trace", "fleet", "target", "seeds", "duration", "warmup", "mix", "model", "jobs")
 OF_ARITHMETIC = ("latency", "slots", "per_replica", "utilization", "p99_wait", "availability")

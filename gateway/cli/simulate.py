@@ -34,8 +34,8 @@ from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.analysis.report import differences, summary
 from gateway.sim.baselines.baselines import BASELINES
 from gateway.sim.engine.fleet import FleetSpec, fault_of, fleet_of
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
-from gateway.sim.run.simulation import Options
 
 
 def simulate_command(

@@ -38,6 +38,7 @@ from gateway.core.request_state import RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason, RunningAttempt
 from gateway.core.sample import Sample
 from gateway.core.scheduling.alarms import Alarms
+from gateway.core.scheduling.attempts import AttemptLifecycle
 from gateway.core.scheduling.endings import Endings
 from gateway.core.scheduling.inspect import Inspector
 from gateway.core.scheduling.lifecycle import Lifecycle
@@ -55,7 +56,8 @@ class Controller(Inspector):
         state = State(policy, random)
         super().__init__(state)
         self.lifecycle = Lifecycle(state)
-        self.scheduler = Scheduler(state, self.lifecycle)
+        self._attempt_life = AttemptLifecycle(state, self.lifecycle)
+        self.scheduler = Scheduler(state, self.lifecycle, self._attempt_life)
         self.changes = ReplicaChanges(state, self.lifecycle, self.scheduler)
         self._endings = Endings(state, self.lifecycle, self.scheduler, self.changes)
         self._alarms = Alarms(state, self.lifecycle, self.scheduler, self.changes)
@@ -92,7 +94,7 @@ class Controller(Inspector):
     def number_from(self, attempt_id: int, now: float) -> list[Command]:
         """Give later attempts ids above this one. Ids of the controller before were below it."""
         commands = self._call.begin(now)
-        self.lifecycle.number_from(attempt_id)
+        self._attempt_life.number_from(attempt_id)
         return commands
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
@@ -114,7 +116,7 @@ class Controller(Inspector):
         attempt = self._attempts[attempt_id]
         pool = attempt.replica.pool
         saturated = pool.saturated
-        self.lifecycle.first_token(attempt)
+        self._attempt_life.first_token(attempt)
         if saturated:
             self.scheduler.offer(pool, saturated)
         return commands
@@ -141,10 +143,10 @@ class Controller(Inspector):
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         if not tokens:
-            self.lifecycle.stirred(attempt)
+            self._attempt_life.stirred(attempt)
             return commands
         was_free = attempt.replica.is_free
-        self.lifecycle.progress(attempt, tokens)
+        self._attempt_life.progress(attempt, tokens)
         if attempt.replica.is_free and not was_free:
             self.scheduler.offer(attempt.replica.pool, True)
         return commands
@@ -182,7 +184,7 @@ class Controller(Inspector):
         attempt = self._attempts[attempt_id]
         pool = attempt.replica.pool
         saturated = pool.saturated
-        finish = self.lifecycle.close(attempt_id, finish)
+        finish = self._attempt_life.close(attempt_id, finish)
         self._endings.judge(attempt, finish)
         self._endings.conclude(attempt, finish)
         self.scheduler.offer(pool, saturated)

@@ -70,6 +70,38 @@ NO_PREFIX: Final = Prefix()
 
 
 @dataclass(slots=True, init=False)
+class Affinity:
+    """The reasons why some replicas suit a request better than others, or are the only ones that can serve it."""
+
+    prefix: Prefix = NO_PREFIX
+    """Hashes of the prompt's beginning. With them, replicas that have it cached are found."""
+    session: Session | None = None
+    stored: StoredResponse | None = None
+    """The stored response that the request continues; None if none."""
+    adapter: str = ""
+    """LoRA adapter that the client asked for, under the name that replicas list; empty if none."""
+
+    def __init__(
+        self,
+        prefix: Prefix = NO_PREFIX,
+        session: Session | None = None,
+        stored: StoredResponse | None = None,
+        adapter: str = "",
+    ) -> None:
+        self.prefix = prefix
+        self.session = session
+        self.stored = stored
+        self.adapter = adapter
+
+    def for_other_model(self) -> Affinity:
+        """The affinity of the same request at a fallback model, which has neither its adapter nor the response."""
+        return Affinity(self.prefix, self.session)
+
+
+NO_AFFINITY: Final = Affinity()
+
+
+@dataclass(slots=True, init=False)
 class Request:
     """A request that needs a replica. The caller fills it once; then it is only read."""
 
@@ -99,21 +131,15 @@ class Request:
     """The tier's SLO, tightened as the request asks for; None if it is the tier's own."""
     assembled: bool = False
     """Whether the replica streams the answer to us, while the client gets it as a whole."""
-    prefix: Prefix = NO_PREFIX
-    """Hashes of the prompt's beginning. With them, replicas that have it cached are found."""
     split: str = ""
     """Name of the split model that the client asked for, if `model` is an arm of it."""
     is_token_ids: bool = False
     """Whether the prompt consists of token ids, which have a meaning only for this model."""
     fallback_of: str = ""
     """Name of the model that the client asked for, if `model` is the fallback of its tier."""
-    adapter: str = ""
-    """LoRA adapter that the client asked for, under the name that replicas list; empty if none."""
-    session: Session | None = None
+    affinity: Affinity = field(default_factory=Affinity)
     comeback: bool = False
     """Whether the client says that this is a retry."""
-    stored: StoredResponse | None = None
-    """The stored response that the request continues; None if none."""
     truncates: bool = False  # whether the engine is asked to cut a prompt that is too long
     origin: Origin = field(default=UNKNOWN_ORIGIN, repr=False, compare=False)
 
@@ -138,14 +164,11 @@ class Request:
         body_hash: int | None = None,
         slo: Slo | None = None,
         assembled: bool = False,
-        prefix: Prefix = NO_PREFIX,
         split: str = "",
         is_token_ids: bool = False,
         fallback_of: str = "",
-        adapter: str = "",
-        session: Session | None = None,
+        affinity: Affinity = NO_AFFINITY,
         comeback: bool = False,
-        stored: StoredResponse | None = None,
         truncates: bool = False,
         origin: Origin = UNKNOWN_ORIGIN,
     ) -> None:
@@ -168,14 +191,11 @@ class Request:
         self.body_hash = body_hash
         self.slo = slo
         self.assembled = assembled
-        self.prefix = prefix
         self.split = split
         self.is_token_ids = is_token_ids
         self.fallback_of = fallback_of
-        self.adapter = adapter
-        self.session = session
+        self.affinity = affinity
         self.comeback = comeback
-        self.stored = stored
         self.truncates = truncates
         self.origin = origin
 
@@ -192,7 +212,6 @@ class Request:
             fallback_of=self.model.name,
             asked_model="",
             is_token_ids=False,
-            adapter="",
-            stored=None,
+            affinity=self.affinity.for_other_model(),
             truncates=False,
         )

@@ -75,7 +75,7 @@ def _uniform(split: str, arm: str, key: str) -> float:
 
 def sent_name(request: Request) -> str:
     """The model name that replicas get for a request: that of its LoRA adapter, or of its model upstream."""
-    return request.adapter or request.model.sent_as(request.asked_model)
+    return request.affinity.adapter or request.model.sent_as(request.asked_model)
 
 
 def fallback_of(request: Request) -> Request | None:
@@ -85,8 +85,9 @@ def fallback_of(request: Request) -> Request | None:
     the memory of one engine.
     """
     model = request.policy.models.get(request.tier.fallback)
-    if model is None or request.fallback_of or request.stored is not None or request.model.name == model.name:
+    if model is None or request.fallback_of or request.model.name == model.name:
         return None
-    if request.endpoint not in GENERATING or request.is_token_ids or not request.policy.route(model, request.tier):
+    is_tied = request.is_token_ids or request.affinity.stored is not None
+    if is_tied or request.endpoint not in GENERATING or not request.policy.route(model, request.tier):
         return None
     return request.for_model(model)

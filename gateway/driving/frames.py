@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from gateway.core.history import EarlyRefusal, Origin
 from gateway.core.policy import Policy
-from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.request import NO_PREFIX, Affinity, Endpoint, Prefix, Request
 from gateway.core.results import (
     AttemptOutcome,
     AttemptResult,
@@ -74,7 +74,8 @@ _HEDGED: Final = {result.value: result for result in HedgeResult}
 
 def request_row(request: Request) -> Frame:
     """A request as plain values. Policy, tier and models go by their names."""
-    prefix, session, stored = request.prefix, request.session, request.stored
+    affinity = request.affinity
+    prefix, session, stored = affinity.prefix, affinity.session, affinity.stored
     return (
         request.id,
         request.policy.generation,
@@ -99,7 +100,7 @@ def request_row(request: Request) -> Frame:
         request.split,
         request.is_token_ids,
         request.fallback_of,
-        request.adapter,
+        affinity.adapter,
         None if session is None else (session.name, session.key),
         request.comeback,
         None if stored is None else (stored.replica, stored.tokens),
@@ -143,14 +144,11 @@ def request_of(row: list[object], policy: Policy) -> Request:
         body_hash=cast("int | None", row[16]),
         slo=None if slo is None else slo_from_bytes(cast(bytes, slo)),
         assembled=cast(bool, row[18]),
-        prefix=made,
         split=cast(str, row[20]),
         is_token_ids=cast(bool, row[21]),
         fallback_of=cast(str, row[22]),
-        adapter=cast(str, row[23]),
-        session=held,
+        affinity=Affinity(made, held, kept, cast(str, row[23])),
         comeback=cast(bool, row[25]),
-        stored=kept,
         truncates=cast(bool, row[27]),
         origin=Origin(*cast("tuple[str, str, str]", row[28])),
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import orjson
 
 from gateway.core.policy import ANONYMOUS
-from gateway.core.request import Endpoint, Request
+from gateway.core.request import NO_AFFINITY, Affinity, Endpoint, Request
 from gateway.core.serving import arm_of
 from gateway.observe.sources import Sources
 from gateway.wire.numbers import count
@@ -65,5 +65,5 @@ def asked(body: bytes, sources: Sources) -> Request:
         body_bytes=0,
         head_at=now,
         body_at=now,
-        adapter=adapter,
+        affinity=Affinity(adapter=adapter) if adapter else NO_AFFINITY,
     )

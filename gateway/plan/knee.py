@@ -24,8 +24,8 @@ from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.engine.profiles import Profile
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Traffic
 
 MAX_REPLICAS = 4096

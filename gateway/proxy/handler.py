@@ -12,13 +12,13 @@ import orjson
 
 from gateway.core.history import EarlyRefusal, Origin
 from gateway.core.policy import ANONYMOUS, Model, Policy, Tier
-from gateway.core.request import NO_PREFIX, WEIGHTLESS, Endpoint, Request
+from gateway.core.request import NO_PREFIX, WEIGHTLESS, Affinity, Endpoint, Request
 from gateway.core.results import Reason
 from gateway.core.serving import arm_of, no_model
 from gateway.proxy.browsers import BrowserAccess
 from gateway.proxy.callers import Caller, Callers, Catalog, callers_of
 from gateway.proxy.count_tokens import CountingEndpoint, EngineCounter, ask_nobody
-from gateway.proxy.exchange import Exchange
+from gateway.proxy.exchanges.exchange import Exchange
 from gateway.proxy.services import Client, ExchangeServices
 from gateway.proxy.stored_responses import PREVIOUS
 from gateway.wire.apis.table import served
@@ -235,6 +235,7 @@ class RequestHandler:
             prefix = prefix_of(
                 fields, adapter, caller.tenant if salts(pools) else "", has_media, b"" if has_media else parsed.payload
             )
+        affinity = Affinity(prefix, session, None if before is None else before.stored, "" if by_fallback else adapter)
         body_at = self.driver.clock()
         request = Request(
             id=self.driver.next_id(),
@@ -256,12 +257,9 @@ class RequestHandler:
             body_hash=fingerprint(parsed) if self.driver.suspects(body_at) else None,
             slo=slo,
             assembled=parsed.assembled,
-            prefix=prefix,
             split=split,
-            adapter="" if by_fallback else adapter,
-            session=session,
+            affinity=affinity,
             comeback=head.comes_back,
-            stored=None if before is None else before.stored,
             fallback_of=asked.name if by_fallback else "",
             is_token_ids=parsed.prompt_exact is not None,
             truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",

@@ -105,7 +105,7 @@ class StoredResponses:
         request, stored = record.request, record.prompt_tokens + record.output_tokens
         tenant = request.tenant
         name = f"{tenant}\0{response_id}"
-        prefix = _with_answer(request.prefix, record.prompt_tokens, stored)
+        prefix = _with_answer(request.affinity.prefix, record.prompt_tokens, stored)
         new = Continuable(name, StoredResponse(record.replica, stored), request.model.name, first, prefix)
         new.at, new.restarts = now, self._restarts(record.replica)
         self.forget(tenant, response_id)  # it is inserted again below as the newest
@@ -131,7 +131,7 @@ class StoredResponses:
 
     def is_lost(self, request: Request, parsed: Parsed, answer: list[bytes]) -> bool:
         """Whether an engine's 404 says that it has lost the response that this request continues."""
-        previous = parsed.read_fields().get(PREVIOUS) if request.stored is not None else None
+        previous = parsed.read_fields().get(PREVIOUS) if request.affinity.stored is not None else None
         if previous is None or b"".join(answer).find(previous.encode()) < 0:
             return False
         self.forget(request.tenant, previous)
@@ -142,7 +142,7 @@ def first_if_stored(request: Request, parsed: Parsed) -> int | None:
     """Hash of the tools and instructions of a request whose answer is stored; None if it is not stored."""
     if request.endpoint is not Endpoint.RESPONSES or parsed.fields.get("store", True) is False:
         return None
-    return first_of(parsed.fields, request.adapter)
+    return first_of(parsed.fields, request.affinity.adapter)
 
 
 def _read(raw_id: bytes) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from gateway.core.commands import Command, Commit, Dispatch, Ended
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
-from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.request import NO_AFFINITY, Affinity, Endpoint, Prefix, Request
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.sample import Sample
 from gateway.core.snapshot import Snapshot
@@ -172,7 +172,7 @@ class Fleet:
             body_bytes=canned.REQUEST_BODY_BYTES,
             head_at=now,
             body_at=now,
-            prefix=prefixes[number % len(prefixes)] if prefixes else NO_PREFIX,
+            affinity=Affinity(prefixes[number % len(prefixes)]) if prefixes else NO_AFFINITY,
         )
 
 

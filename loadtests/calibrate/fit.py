@@ -23,7 +23,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gateway.sim.engine.profiles import TIMES, Profile
-from gateway.sim.engine.replica import EngineRequest, ReplicaEventKind, SimulatedReplica
+from gateway.sim.engine.replica import SimulatedReplica
+from gateway.sim.engine.sequences import EngineRequest, ReplicaEventKind
 from loadtests.calibrate.bursts import Failed, Seen
 from loadtests.quantiles import rank
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gateway.sim.engine.profiles import Profile
-from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, ReplicaEventKind, SimulatedReplica
+from gateway.sim.engine.replica import SimulatedReplica
+from gateway.sim.engine.sequences import EngineRequest, ReplicaEvent, ReplicaEventKind
 from loadtests.emulator.metrics import E2E_BUCKETS, TTFT_BUCKETS, Histogram
 
 STEPS_PER_TURN = 64

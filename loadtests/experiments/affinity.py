@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from gateway.core.controller import Controller
 from gateway.core.policy import AdmissionSpec, Policy
-from gateway.core.request import Request
+from gateway.core.request import Affinity, Request
 from gateway.core.sessions import Session, key_of
 from gateway.core.slo import Objective, Slo
 from gateway.policy.builtin import builtin
@@ -28,8 +28,8 @@ from gateway.sim.analysis.report import Interval, mean, ratio, summary
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.engine.profiles import ENGINES, Profile
 from gateway.sim.run.decider import Decider
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.load import load_workload
 from gateway.sim.workload.synthetic import Synthetic
@@ -205,7 +205,7 @@ def served(of: tuple[Case, Synthetic, int, Options]) -> Result:
     def chosen(request: Request) -> int:
         key = key_of(request.tenant)
         if case.keys:
-            request.session = Session(request.tenant, key)
+            request.affinity = Affinity(request.affinity.prefix, Session(request.tenant, key))
         return key % case.gateways if case.by_connection else int(balancer.random() * case.gateways)
 
     decider: Decider = SeesCaches(controllers[0], hosts) if case.oracle else Gateways(controllers, chosen)

@@ -24,9 +24,9 @@ from gateway.core.results import AttemptResult
 from gateway.core.sample import Sample
 from gateway.plan.knee import Search, scaled
 from gateway.sim.analysis.report import mean
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrival_process import Constant, Diurnal
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare

@@ -30,8 +30,8 @@ from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.engine.profiles import ENGINES, Profile
 from gateway.sim.run.decider import Overheard
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.experiments.bisection import highest_rate
 from loadtests.experiments.cells import Judgement, over_cells

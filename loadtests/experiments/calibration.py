@@ -22,8 +22,8 @@ from gateway.core.request import Request
 from gateway.core.snapshot import Trust
 from gateway.sim.analysis.report import Interval, bootstrap
 from gateway.sim.run.decider import Overheard
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrival_process import OnOff
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written

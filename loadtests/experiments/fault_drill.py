@@ -22,8 +22,8 @@ from gateway.core.snapshot import Snapshot
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.run.decider import Overheard
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, line, written
 from loadtests.experiments.runner import Runner

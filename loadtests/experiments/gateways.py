@@ -14,8 +14,9 @@ from gateway.core.results import AttemptResult
 from gateway.core.sample import Sample
 from gateway.sim.engine.fleet import Host
 from gateway.sim.run.decider import Decider
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result, Window, result
-from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.simulation import Simulation
 from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrivals import Arrival
 
@@ -144,20 +145,21 @@ class SeesCaches:
             assert replica is not None
             replica.cache.clear()
             for request in self._waiting.values():
-                known, coming = host.model.cache.match(request.prefix.blocks), self._coming[name]
-                while known < len(request.prefix.blocks) and coming[request.prefix.blocks[known]] > 0:
+                prefix, coming = request.affinity.prefix, self._coming[name]
+                known = host.model.cache.match(prefix.blocks)
+                while known < len(prefix.blocks) and coming[prefix.blocks[known]] > 0:
                     known += 1
                 if known:
-                    blocks, ends = request.prefix.blocks[:known], request.prefix.ends[:known]
-                    replica.cache.sent(Prefix(blocks, ends, request.prefix.size))
+                    blocks, ends = prefix.blocks[:known], prefix.ends[:known]
+                    replica.cache.sent(Prefix(blocks, ends, prefix.size))
 
     def _heard(self, commands: list[Command]) -> list[Command]:
         for command in commands:
             match command:
                 case Dispatch(request_id=number, attempt=attempt, replica=replica):
-                    request = self._waiting.pop(number)
-                    self._under_way[attempt] = replica, request.prefix
-                    self._coming[replica].update(request.prefix.blocks)
+                    prefix = self._waiting.pop(number).affinity.prefix
+                    self._under_way[attempt] = replica, prefix
+                    self._coming[replica].update(prefix.blocks)
                 case Refuse(request_id=number):
                     self._waiting.pop(number, None)
         return commands

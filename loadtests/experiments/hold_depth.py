@@ -15,7 +15,8 @@ from gateway.core.policy import Policy
 from gateway.sim.analysis.report import mean, summary
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.engine.profiles import DEFAULT
-from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.options import Options
+from gateway.sim.run.simulation import Simulation
 from gateway.sim.run.tally import Tally
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, bare, line, written

@@ -16,9 +16,9 @@ from gateway.core.policy import Policy
 from gateway.sim.analysis.bound import bound
 from gateway.sim.analysis.costs import job_of
 from gateway.sim.baselines import baselines
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Latency, latency
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
 from loadtests.experiments.runner import SETUP, Effort, Runner, against

@@ -28,8 +28,8 @@ from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.engine.profiles import ENGINES
 from gateway.sim.run.decider import Overheard
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.traces import Mix, open_trace
 from loadtests.experiments.bisection import highest_rate

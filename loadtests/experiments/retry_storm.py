@@ -14,9 +14,9 @@ from statistics import fmean
 from gateway.core.policy import Hedge, Policy, Retry
 from gateway.sim.analysis.report import Interval, mean
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Timeline
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrival_process import Steps
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, written

@@ -25,9 +25,10 @@ from gateway.sim.baselines import baselines
 from gateway.sim.baselines.balancer import Balancer
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.run.decider import Decider
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.simulation import Simulation
 from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrival_process import Constant
 from gateway.sim.workload.synthetic import Synthetic

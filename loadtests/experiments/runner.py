@@ -15,10 +15,10 @@ from gateway.policy import load
 from gateway.sim.analysis.bound import bound, capacity, replay_set
 from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.run.options import Options
 from gateway.sim.run.processes import shared
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Workload
 from gateway.sim.workload.load import load_workload
 from gateway.sim.workload.synthetic import Synthetic

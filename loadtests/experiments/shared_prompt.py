@@ -9,8 +9,8 @@ from gateway.core.controller import Controller
 from gateway.core.policy import Policy
 from gateway.core.sample import Sample
 from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.synthetic import Synthetic
 from loadtests.experiments.gateways import Gateways, played
 

@@ -14,7 +14,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.sim.engine.profiles import Profile
-from gateway.sim.engine.replica import EngineRequest, SimulatedReplica
+from gateway.sim.engine.replica import SimulatedReplica
+from gateway.sim.engine.sequences import EngineRequest
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.children import Children
 from loadtests.live.start import Broken

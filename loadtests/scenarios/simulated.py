@@ -14,9 +14,9 @@ from gateway.sim.baselines.baselines import setup
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.engine.profiles import PROFILES, TIMES, Profile
 from gateway.sim.run.decider import Decider, Overheard
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from loadtests.emulator.faults import FaultKind
 from loadtests.scenarios.file import OURS, RECOVER, ContenderSection, EventSection, ScenarioFile, policy_path
 from loadtests.scenarios.run import SEED

@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Model, Policy, Tier
 from gateway.core.pool_spec import Health, PoolSpec, ReplicaSpec, Timeouts
-from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.request import NO_PREFIX, Affinity, Endpoint, Prefix, Request
 from gateway.core.sessions import Session, StoredResponse
 from gateway.core.slo import Slo
 
@@ -100,11 +100,8 @@ def a_request(
         body_hash=body_hash,
         asked_model=asked_model,
         assembled=assembled,
-        prefix=prefix,
         is_token_ids=token_ids,
         truncates=truncates,
         slo=slo,
-        adapter=adapter,
-        session=session,
-        stored=stored,
+        affinity=Affinity(prefix, session, stored, adapter),
     )

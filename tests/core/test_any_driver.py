@@ -291,7 +291,7 @@ class AnyBoundDriver(AnyDriver):
         for attempt in self.driver.controller.state.attempts.values():
             request, pool = attempt.live.request, attempt.replica.pool
             assert pool.spec.name in request.model.pools
-            assert request.stored is None or attempt.replica.spec.name == request.stored.replica
+            assert request.affinity.stored is None or attempt.replica.spec.name == request.affinity.stored.replica
 
     @invariant()
     def nobody_waits_beside_a_replica_that_is_free_for_him(self) -> None:
@@ -299,7 +299,7 @@ class AnyBoundDriver(AnyDriver):
             return
         for pool in self.driver.controller.state.fleet:
             unpinned = [queued.request for queued in pool.queue if not pool.is_pinned(queued.request)]
-            assert not any(pool.ready(each.tier) for each in unpinned if not each.prefix.blocks)
+            assert not any(pool.ready(each.tier) for each in unpinned if not each.affinity.prefix.blocks)
 
 
 class AnyAdaptedDriver(AnyDriver):
@@ -342,7 +342,7 @@ class AnyAdaptedDriver(AnyDriver):
         for pool in self.driver.controller.state.fleet:
             for queued in pool.queue:
                 free = pool.candidates(queued.request)
-                adapter = queued.request.adapter
+                adapter = queued.request.affinity.adapter
                 assert not [replica for replica in free if not adapter or replica.adapters.takes(adapter)]
 
     @invariant()
@@ -350,7 +350,7 @@ class AnyAdaptedDriver(AnyDriver):
         if not hasattr(self, "driver"):
             return
         for pool in self.driver.controller.state.fleet:
-            awaited = {queued.request.adapter for queued in pool.queue}
+            awaited = {queued.request.affinity.adapter for queued in pool.queue}
             assert {replica.adapters.awaited for replica in pool.replicas.values()} <= {"", *awaited}
 
     def _list_adapters(self) -> None:

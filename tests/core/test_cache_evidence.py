@@ -27,7 +27,7 @@ def turn(story: Story, name: str, *blocks: int, cached: int | None) -> Story:
 def unread(story: Story, name: str, *blocks: int) -> int:
     """Prompt tokens of `name` that count as unread."""
     asks(story, name, *blocks).whatever()
-    attempt = next(a for a in story.controller.state.attempts.values() if a.live.request.prefix.blocks)
+    attempt = next(a for a in story.controller.state.attempts.values() if a.live.request.affinity.prefix.blocks)
     return attempt.slot.unread_tokens
 
 

@@ -145,7 +145,7 @@ def test_request_at_the_fallback_keeps_its_session() -> None:
     story, _ = told(rules(), large=0.9)
     story.arrives("a", session=Session("digest", 7)).served("a").whatever()
     request = story.records["a"].request
-    assert (request.fallback_of, request.session) == ("m", Session("digest", 7))
+    assert (request.fallback_of, request.affinity.session) == ("m", Session("digest", 7))
 
 
 def test_tenant_limits_charge_the_tokens_used_at_the_fallback() -> None:
@@ -237,5 +237,5 @@ def test_copy_for_another_model_differs_only_in_what_belongs_to_the_first_model(
     made = rules()
     asked = a_request(1, made, 5.0, model="m", adapter="a", session=Session("digest", 7), truncates=True, batch=2)
     other = asked.for_model(made.models["small"])
-    assert (other.model.name, other.fallback_of, other.adapter, other.truncates) == ("small", "m", "", False)
-    assert asked == replace(other, model=asked.model, fallback_of="", adapter="a", truncates=True)
+    assert (other.model.name, other.fallback_of, other.affinity.adapter, other.truncates) == ("small", "m", "", False)
+    assert asked == replace(other, model=asked.model, fallback_of="", affinity=asked.affinity, truncates=True)

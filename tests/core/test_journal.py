@@ -22,7 +22,7 @@ from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
 from gateway.core.policy import Policy
 from gateway.core.pool_spec import ReplicaAccess
-from gateway.core.request import Endpoint, Request
+from gateway.core.request import Affinity, Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record, RunningAttempt
 from gateway.core.sample import Sample
 from gateway.core.sessions import Session, StoredResponse
@@ -173,8 +173,11 @@ asks = st.builds(
     body_bytes=st.integers(),
     head_at=any_float,
     body_at=any_float,
-    session=st.none() | st.builds(Session, st.text(), st.integers()),
-    stored=st.none() | st.builds(StoredResponse, st.text(), st.integers()),
+    affinity=st.builds(
+        Affinity,
+        session=st.none() | st.builds(Session, st.text(), st.integers()),
+        stored=st.none() | st.builds(StoredResponse, st.text(), st.integers()),
+    ),
 )
 optional_text = st.none() | st.text()
 records = st.builds(
@@ -371,7 +374,8 @@ def test_continued_responses_are_replayed_with_the_replica_and_the_tokens_that_w
     encoder = Encoder(POLICY)
     replay, rows = Replay(header(encoder), Random), on_paper(encoder.rows(told))
     assert on_paper([replay.answer(row) for row in rows]) == [row[3] for row in rows]
-    written = [row[2][0]["Request"][-2] for row in rows if not isinstance(row, dict)]
+    affinities = [row[2][0]["Request"][-3]["Affinity"] for row in rows if not isinstance(row, dict)]
+    written = [stored for _, _, stored, _ in affinities]
     assert written[:2] == [None, {"StoredResponse": {"replica": "r2", "tokens": 5000}}]
 
 

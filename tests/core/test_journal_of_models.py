@@ -48,7 +48,7 @@ def test_replay_sends_each_session_to_the_same_arm_adapter_and_fallback() -> Non
         arm = arm_of(current, current.models["chat"], current.tiers["std"], session)
         adapter = "sql" if arm.name == "v1" and number % 5 == 0 else ""
         made = replace(
-            a_request(number, current, float(number), model="chat"), model=arm, split="chat", adapter=adapter
+            a_request(number, current, float(number), model="chat", adapter=adapter), model=arm, split="chat"
         )
         hear(controller.arrive(made, float(number)))
         if number % 3 == 0 and sent:

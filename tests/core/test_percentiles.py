@@ -12,8 +12,8 @@ from gateway.core.results import Outcome, Record
 from gateway.core.slo import Objective, Slo
 from gateway.policy import load
 from gateway.policy import load_text as read
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.run.tally import Tally
 from gateway.sim.workload.load import load_text
 

@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 from gateway.core.history import EarlyRefusal
+from gateway.core.request import Affinity
 from gateway.core.results import AttemptOutcome, MirrorResult, Reason
 from gateway.observe.build_info import kind
 from gateway.observe.metrics.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
@@ -45,7 +46,7 @@ def filled(replicas: int = 2) -> Metrics:
     metrics.gaps("premium", "short").add(0.02)
     metrics.refused_early(EarlyRefusal(100.0, Reason.NOT_FOUND.value))
     metrics.upstream_error("short", "r1", AttemptOutcome.RESET)
-    metrics.ended(replace(OK, request=replace(a_request(), adapter="sql")))
+    metrics.ended(replace(OK, request=replace(a_request(), affinity=Affinity(adapter="sql"))))
     metrics.copied("llama", "short", MirrorResult.FULL)
     metrics.oddity("short", "r1", Oddity.LONG_EVENT)
     return metrics

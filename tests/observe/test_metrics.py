@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gateway.core.history import EarlyRefusal
 from gateway.core.policy import Model, Tier
+from gateway.core.request import Affinity
 from gateway.core.results import AttemptOutcome, Outcome, Reason, Record
 from gateway.core.slo import Metric, Objective, Slo
 from gateway.observe.metrics.facts import REFUSAL_EDGES, Attainment
@@ -304,7 +305,7 @@ def test_adapters_beyond_the_limit_share_a_label() -> None:
     metrics = Metrics(POLICY)
     for number in range(ADAPTER_LABEL_LIMIT + 3):
         for _ in range(2):
-            metrics.ended(replace(OK, request=replace(ASK, adapter=f"adapter-{number}")))
+            metrics.ended(replace(OK, request=replace(ASK, affinity=Affinity(adapter=f"adapter-{number}"))))
     assert len(metrics.adapters) == ADAPTER_LABEL_LIMIT + 1
     assert metrics.adapters["llama", "adapter-0", Outcome.OK] == 2
     assert metrics.adapters["llama", OTHER, Outcome.OK] == 6

@@ -12,8 +12,8 @@ from gateway.policy import load_text
 from gateway.sim.analysis.report import Interval
 from gateway.sim.engine.fleet import fleet_of
 from gateway.sim.engine.profiles import DEFAULT
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.load import load_text as load_workload_text
 from gateway.sim.workload.synthetic import Synthetic
 

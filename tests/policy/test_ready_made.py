@@ -13,8 +13,8 @@ from ruamel.yaml import YAML
 from gateway.policy import load
 from gateway.policy.json_schema import json_schema
 from gateway.policy.notes import EXAMPLE_KEYS, notes
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.load import load_text
 
 from .sample import SAMPLE

@@ -19,7 +19,7 @@ from gateway.policy.builtin import builtin
 from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.client.request_reader import RequestReader
 from gateway.proxy.count_tokens import ask_nobody
-from gateway.proxy.exchange import Exchange
+from gateway.proxy.exchanges.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream import ReplicaConnections

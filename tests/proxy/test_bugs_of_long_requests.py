@@ -17,7 +17,7 @@ from gateway.policy import load_text
 from gateway.proxy.client.asgi_connection import AsgiAnswer, AsgiConnection, AsgiReader
 from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.decoding import BodyIntake
-from gateway.proxy.exchange import Exchange
+from gateway.proxy.exchanges.exchange import Exchange
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream_connection import UpstreamConnection
 from gateway.settings import Settings

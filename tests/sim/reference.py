@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.sim.engine.profiles import Profile
-from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
+from gateway.sim.engine.sequences import EngineRequest, ReplicaEvent, ReplicaEventKind
 
 
 @dataclass(eq=False)

@@ -13,7 +13,8 @@ from gateway.core.policy import Policy
 from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.engine.profiles import PROFILES
-from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.options import Options
+from gateway.sim.run.simulation import Simulation
 from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrivals import Arrival
 from tests.core.drivers import TENANTS, TIERS, policies

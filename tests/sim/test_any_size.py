@@ -11,8 +11,8 @@ from gateway.core.request import Endpoint, Request
 from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.engine.profiles import Profile
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 
 from .made import ENFORCE, arrival, policy, tier
 

@@ -16,9 +16,9 @@ from gateway.core.results import Outcome, Reason
 from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Poisson
 from tests.sim.made import ENFORCE, Spy, arrival, policy, tier, timeless
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.core.controller import Controller
 from gateway.policy.load import load_text
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.load import load_text as load_workload_text
 
 POLICY = """

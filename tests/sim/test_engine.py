@@ -17,9 +17,9 @@ from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.engine.profiles import DEFAULT, PROFILES
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Poisson
 from tests.interpreted import interpreted
 from tests.sim.made import Spy, arrival, policy, tier

@@ -15,8 +15,8 @@ from gateway.core.slo import Objective, Slo
 from gateway.policy.builtin import builtin
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.engine.profiles import ENGINES
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival
 from gateway.sim.workload.lengths import LENGTHS
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm, Host, fault_of, fleet_of
 from gateway.sim.engine.profiles import DEFAULT, PROFILES
-from gateway.sim.engine.replica import EngineRequest
+from gateway.sim.engine.sequences import EngineRequest
 from tests.sim.made import policy
 
 SLOW = PROFILES["slow"]

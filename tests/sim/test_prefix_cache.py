@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.sim.engine.profiles import DEFAULT
-from gateway.sim.engine.replica import EngineRequest, ReplicaEventKind, SimulatedReplica
+from gateway.sim.engine.replica import SimulatedReplica
+from gateway.sim.engine.sequences import EngineRequest, ReplicaEventKind
 from gateway.sim.workload.arrivals import BLOCK_TOKENS
 
 SMALL = replace(DEFAULT, max_model_len=8192, kv_capacity_tokens=16_384, max_num_seqs=8)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.sim.engine.profiles import PROFILES, Profile
-from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, ReplicaEventKind, SimulatedReplica
+from gateway.sim.engine.replica import SimulatedReplica
+from gateway.sim.engine.sequences import EngineRequest, ReplicaEvent, ReplicaEventKind
 
 from .reference import Reference
 
@@ -250,7 +251,7 @@ def test_progress_changes_exactly_at_the_end_of_a_step(
     replica.add(EngineRequest(0, prompt_tokens, 48), began)
     replica.step()
     for tokens in range(2, 48):
-        at = replica.end_of(tokens - 1)
+        at = replica.series.end_of(tokens - 1)
         assert replica.generated(0, math.nextafter(at, -math.inf)) == tokens - 1
         assert replica.generated(0, at) == tokens
 

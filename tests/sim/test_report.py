@@ -11,9 +11,9 @@ import pytest
 from gateway.core.policy import Caps, Value
 from gateway.core.pool_spec import Timeouts
 from gateway.sim.analysis.report import difference, differences, mean, ratio, summary
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result, latency
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Poisson
 from tests.sim.made import ENFORCE, arrival, policy, tier
 

@@ -13,11 +13,11 @@ from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Request
 from gateway.core.results import Outcome, Reason, Record
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
+from gateway.sim.run.options import Options
 from gateway.sim.run.requests import asked
 from gateway.sim.run.results import Result
 from gateway.sim.run.retries import rests_s
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from tests.sim.made import Spy, arrival, policy, tier
 
 

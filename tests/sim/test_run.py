@@ -15,9 +15,9 @@ from gateway.core.pool_spec import Timeouts
 from gateway.core.results import Outcome
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.engine.profiles import PROFILES, Profile
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Poisson
 from tests.sim.made import ENFORCE, Spy, arrival, policy, tier, timeless
 

@@ -8,7 +8,7 @@ from gateway.core.commands import Command, Dispatch
 from gateway.core.policy import Hedge
 from gateway.sim.engine.fleet import Fault, FleetSpec, Harm
 from gateway.sim.engine.profiles import DEFAULT, TIMES
-from gateway.sim.run.simulation import Options
+from gateway.sim.run.options import Options
 from gateway.sim.workload.arrivals import Poisson
 
 from .made import policy, tier

@@ -15,9 +15,9 @@ from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.engine.profiles import COSTS, ENGINES, Profile
 from gateway.sim.run.decider import Decider
+from gateway.sim.run.options import Options
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.lengths import LENGTHS
 from gateway.sim.workload.synthetic import Synthetic, TierTraffic
 

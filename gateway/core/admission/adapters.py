@@ -18,7 +18,7 @@ from gateway.core.serving import sent_name
 
 def is_blocked(request: Request, pool: Pool) -> bool:
     """Whether replicas have room for the tier of a request, but none of them for its model or adapter."""
-    if not request.adapter and pool.names.is_taken_by_all(sent_name(request)):
+    if not request.affinity.adapter and pool.names.is_taken_by_all(sent_name(request)):
         return False
     free = _able(request, pool.ready(request.tier), pool)
     return bool(free) and not any(takes_now(replica, request) for replica in free)
@@ -39,7 +39,7 @@ def make_way(request: Request, pool: Pool) -> None:
 
     Does nothing if a replica that may serve the request has room for the adapter, or is already making room.
     """
-    adapter = request.adapter
+    adapter = request.affinity.adapter
     listing = [replica for replica in pool.replicas.values() if replica.slots and adapter in replica.adapters.listed]
     serving = _able(request, listing, pool)
     if any(replica.adapters.leaving or replica.adapters.takes(adapter) for replica in serving):
@@ -61,7 +61,7 @@ def end_way(adapter: str, pool: Pool) -> None:
     if not making:
         return
     for queued in pool.queue:
-        if queued.request.adapter == adapter:
+        if queued.request.affinity.adapter == adapter:
             wanted = _able(queued.request, making, pool)
             making = [replica for replica in making if replica not in wanted]
     for replica in making:

@@ -51,7 +51,7 @@ class ReplicaChoice(BoundedSlots[R]):
 
     def serves(self, request: Request) -> bool:
         """Whether a replica that gets requests takes the model of `request`."""
-        if request.adapter and not self.lists(request.adapter):
+        if request.affinity.adapter and not self.lists(request.affinity.adapter):
             return False
         name = sent_name(request)
         if self.names.is_taken_by_all(name):
@@ -67,9 +67,9 @@ class ReplicaChoice(BoundedSlots[R]):
         `by_max`: only configured bounds apply, whatever the tier.
         """
         by_max = by_max or request.tier.admission.mode is not AdmissionMode.ENFORCE
-        free = self._ready(by_max)
-        home = None if request.session is None and request.stored is None else self.home(request)
-        if request.prefix.blocks and not by_max and self.knows_caches:
+        free, affinity = self._ready(by_max), request.affinity
+        home = None if affinity.session is None and affinity.stored is None else self.home(request)
+        if affinity.prefix.blocks and not by_max and self.knows_caches:
             free = free + self._warm(request)
         free = with_model(free, self.names, request)
         if self.is_pinned(request):
@@ -79,8 +79,8 @@ class ReplicaChoice(BoundedSlots[R]):
                 return home if takes and home.in_flight < (self.spec.slots or home.learned.slots) else None
         elif self.contexts.tell_apart(needs_tokens):
             free = [replica for replica in free if self.contexts.fits(needs_tokens, replica)]
-        if request.adapter:
-            free = with_adapter(free, request.adapter)
+        if affinity.adapter:
+            free = with_adapter(free, affinity.adapter)
         if self.is_probing and self.judge.answers.doubts(request):
             free = [replica for replica in free if replica.state is not ReplicaState.PROBING]
         if self.judge.answers.suspects and (self.acquired % SUSPECT_EVERY or avoid is not None):
@@ -91,20 +91,22 @@ class ReplicaChoice(BoundedSlots[R]):
             free = [replica for replica in free if not replica.health.failures] or free
         if not free or not self.may_take(request.tier, by_max, had_slot=avoid is not None):
             return None
-        return self.router.pick(free, random, request.prefix, self.request_tokens, home)
+        return self.router.pick(free, random, affinity.prefix, self.request_tokens, home)
 
     def is_pinned(self, request: Request) -> bool:
         """Whether a request may be served only by its home replica."""
-        return request.stored is not None or (self.spec.strict_sessions and request.session is not None)
+        affinity = request.affinity
+        return affinity.stored is not None or (self.spec.strict_sessions and affinity.session is not None)
 
     def home(self, request: Request) -> R | None:
         """The replica of the stored response that `request` continues, or else the first in its session's hash order.
 
         The home of a pinned request may be out of use. Any other home is in use and not much busier than the mean.
         """
-        if request.stored is not None:
-            return self.replicas.get(request.stored.replica)
-        session, is_strict = request.session, self.spec.strict_sessions
+        stored, session = request.affinity.stored, request.affinity.session
+        if stored is not None:
+            return self.replicas.get(stored.replica)
+        is_strict = self.spec.strict_sessions
         if session is None or not (self.knows_caches or is_strict):
             return None
         serving = len(self.replicas) if is_strict else sum(replica.slots > 0 for replica in self.replicas.values())
@@ -130,13 +132,14 @@ class ReplicaChoice(BoundedSlots[R]):
 
         It reads no more before the first token than a replica below the limit that has cached none of the prompt.
         """
-        most, held = self.prefill_limit, holding(request.prefix, self.holders)
+        most, prefix = self.prefill_limit, request.affinity.prefix
+        held = holding(prefix, self.holders)
         return [
             replica
             for replica in (self.replicas.values() if held else ())
             if replica.bound is CapacityBound.PROMPTS
             and replica.cache in held
-            and replica.unprefilled_tokens - replica.cache.covered_tokens(request.prefix) < most
+            and replica.unprefilled_tokens - replica.cache.covered_tokens(prefix) < most
             and not self.backoffs.holds(replica)
         ]
 
@@ -154,10 +157,11 @@ class ReplicaChoice(BoundedSlots[R]):
 
     def least_unread(self, prompt_tokens: int, request: Request) -> int:
         """Tokens of a prompt that are left to read at the usable replica with the longest cached part."""
-        if not request.prefix.blocks:
+        prefix = request.affinity.prefix
+        if not prefix.blocks:
             return prompt_tokens
         home = self.home(request) if self.is_pinned(request) else None
-        held = holding(request.prefix, self.holders)
+        held = holding(prefix, self.holders)
         usable = [home] if home is not None else [r for r in self.replicas.values() if r.cache in held and r.slots]
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 

@@ -70,7 +70,8 @@ def with_adapter(free: list[R], adapter: str) -> list[R]:
 
 def takes_now(replica: BaseReplica, request: Request) -> bool:
     """Whether `replica` takes the model of `request`, and has room for its LoRA adapter if it names one."""
-    return replica.takes_name(sent_name(request)) and (not request.adapter or replica.adapters.takes(request.adapter))
+    adapter = request.affinity.adapter
+    return replica.takes_name(sent_name(request)) and (not adapter or replica.adapters.takes(adapter))
 
 
 def eased_in(free: list[R]) -> list[R]:

@@ -215,8 +215,9 @@ class BaseReplica(RoutingTarget):
 
     def indexed_of(self, prompt_tokens: int, request: Request) -> int:
         """Tokens of a prompt that are in the replica's prefix index."""
-        known = self.cache.matched(request.prefix)
-        return prompt_tokens * known // request.prefix.size if known else 0
+        prefix = request.affinity.prefix
+        known = self.cache.matched(prefix)
+        return prompt_tokens * known // prefix.size if known else 0
 
     def saw_load(self) -> None:
         """Tell the concurrency limit how many requests run and how many prompts are unread."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.core.commands import Commit, Dispatch
 from gateway.core.journal.codec import members
-from gateway.core.request import Endpoint, Request
+from gateway.core.request import Affinity, Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record
 
 _ENDPOINTS: Final = members(Endpoint)
@@ -22,7 +22,6 @@ _WHYS: Final = members(Reason)
 
 def request(request: Request, policy: object, tier: object, model: object, slo: object) -> object:
     """A request in full, as plain data. `policy`, `tier`, `model` and `slo` are passed as plain data."""
-    prefix = request.prefix
     row = (
         request.id,
         policy,
@@ -43,6 +42,19 @@ def request(request: Request, policy: object, tier: object, model: object, slo: 
         request.body_hash,
         slo,
         request.assembled,
+        request.split,
+        request.is_token_ids,
+        request.fallback_of,
+        _affinity(request.affinity),
+        request.comeback,
+        request.truncates,
+    )
+    return {"Request": row}
+
+
+def _affinity(affinity: Affinity) -> object:
+    prefix, session, stored = affinity.prefix, affinity.session, affinity.stored
+    row = (
         {
             "Prefix": {
                 "blocks": prefix.blocks,
@@ -51,18 +63,11 @@ def request(request: Request, policy: object, tier: object, model: object, slo: 
                 "has_media": prefix.has_media,
             }
         },
-        request.split,
-        request.is_token_ids,
-        request.fallback_of,
-        request.adapter,
-        None if request.session is None else {"Session": {"name": request.session.name, "key": request.session.key}},
-        request.comeback,
-        None
-        if request.stored is None
-        else {"StoredResponse": {"replica": request.stored.replica, "tokens": request.stored.tokens}},
-        request.truncates,
+        None if session is None else {"Session": {"name": session.name, "key": session.key}},
+        None if stored is None else {"StoredResponse": {"replica": stored.replica, "tokens": stored.tokens}},
+        affinity.adapter,
     )
-    return {"Request": row}
+    return {"Affinity": row}
 
 
 def finish(finish: AttemptResult) -> object:

@@ -128,12 +128,12 @@ class TierQueue:
             self.fixed += 1
             self.fixed_bytes += live.request.body_bytes
         self.count += 1
-        self.adapted += bool(live.request.adapter)
+        self.adapted += bool(live.request.affinity.adapter)
 
     def remove(self, live: QueuedRequest, now: float) -> None:
         live.ticket = 0
         self.count -= 1
-        self.adapted -= bool(live.request.adapter)
+        self.adapted -= bool(live.request.affinity.adapter)
         if not _may_be_shed(live.request.tier):
             self.fixed -= 1
             self.fixed_bytes -= live.request.body_bytes

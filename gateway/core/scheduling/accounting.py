@@ -116,7 +116,7 @@ class Accounting:
                 live.cached_tokens = min(prompt, finish.cached_tokens)
         if finish.prompt_tokens is not None:
             live.prompt_tokens = finish.prompt_tokens
-            if request.prompt_exact is None and request.stored is None:
+            if request.prompt_exact is None and request.affinity.stored is None:
                 model = request.asked_model or request.model.name
                 self._prompts.learn(model, request.prompt_bytes // request.batch, finish.prompt_tokens // request.batch)
 

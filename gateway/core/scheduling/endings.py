@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.fleet.health.evidence import EVIDENCE, Says, may_kill, seen_of
 from gateway.core.fleet.pool import Replica
-from gateway.core.redundancy.retries import NOT_ITS_FAULT, OWN_REFUSALS, is_retried
+from gateway.core.redundancy.retries import NOT_ITS_FAULT, OWN_REFUSALS, is_retried, rest_s
 from gateway.core.request_state import Attempt, RequestState, offer_of
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.scheduling.lifecycle import Lifecycle
@@ -41,7 +41,18 @@ class Endings:
                     self._scheduler.serve_behind(other, other.pool)
         for each in moved:
             self._changes.moved(each)
-        self._life.back_off(replica, finish)
+        self._back_off(replica, finish)
+
+    def _back_off(self, replica: Replica, finish: AttemptResult) -> None:
+        """Begin a backoff of a replica that answered that it is busy. A complete answer ends the backoff."""
+        pool, now = replica.pool, self._call.now
+        if finish.end is AttemptOutcome.COMPLETE and replica.refusals:
+            pool.backoffs.accepted(replica)
+        elif finish.end is AttemptOutcome.BUSY:
+            replica.refusals += 1
+            until = now + rest_s(replica.refusals, finish.retry_after_s)
+            pool.back_off(replica, until)
+            self._life.check_by(until)
 
     def conclude(self, attempt: Attempt, finish: AttemptResult) -> None:
         """Answer, retry or refuse the request of an attempt that has ended. Settles the request if it is over."""

@@ -107,7 +107,8 @@ class MiddleDraw:
 
 def explain(admission: Admission, offer: Offer, exceeded: LimitExceeded | None, now: float) -> PlacementExplanation:
     """Explain the decision on a new request. `exceeded`: the tenant's limit that it exceeds, if any."""
-    outlook, pool, tier, adapter = admission.outlook, offer.pool, offer.request.tier, offer.request.adapter
+    outlook, pool = admission.outlook, offer.pool
+    tier, adapter = offer.request.tier, offer.request.affinity.adapter
     decision, passes = _decided_on(admission, offer, now)
     replica, got = decision.replica, decision.offer
     chosen = got if replica is None or replica.pool is got.pool else got.at(replica.pool)
@@ -233,7 +234,7 @@ def _missed(admission: Admission, decision: Decision, now: float) -> str:
 
 def _awaited(admission: Admission, offer: Offer) -> tuple[str, str]:
     """The bound that keeps a waiting request from being sent, and the reason in words."""
-    pool, tier, adapter = offer.pool, offer.request.tier, offer.request.adapter
+    pool, tier, adapter = offer.pool, offer.request.tier, offer.request.affinity.adapter
     free = pool.candidates(offer.request)
     if not free and pool.ready(tier):
         return "model", "the replicas that list its model are busy"
@@ -257,7 +258,7 @@ def _awaited(admission: Admission, offer: Offer) -> tuple[str, str]:
 
 
 def _left_out(pool: Pool, request: Request, now: float) -> Iterator[ExcludedReplica]:
-    adapter = request.adapter
+    adapter = request.affinity.adapter
     for name, replica in pool.replicas.items():
         rests_s = pool.backoffs.left_s(replica, now)
         if replica.state is not ReplicaState.UP:

@@ -36,7 +36,7 @@ class Placement:
 
     def find(self, request: Request, now: float) -> Offer | Unplaceable:
         """The offer of a request to the pool that will serve it."""
-        batch = request.batch
+        batch, stored = request.batch, request.affinity.stored
         # An engine reads the prompts of a batch one by one, so the mean prompt length must fit, not the sum.
         if request.prompt_exact is not None:
             low, high = request.prompt_exact // batch, -(-request.prompt_exact // batch)
@@ -44,8 +44,8 @@ class Placement:
         else:
             low, high = self._prompts.estimate(request.asked_model or request.model.name, request.prompt_bytes // batch)
             tokens = high * batch
-        if request.stored is not None:
-            low, high = low + request.stored.tokens, high + request.stored.tokens
+        if stored is not None:
+            low, high = low + stored.tokens, high + stored.tokens
             tokens = high
         found = place(request, low, high, self._fleet, now)
         if isinstance(found, Pool) or found.outcome is not Outcome.INVALID:
@@ -66,7 +66,8 @@ class Placement:
             if held is None or high <= held:
                 return None
             longest = max(longest, held)
-        if not longest or request.truncates or request.stored is not None or request.endpoint not in GENERATING:
+        engine_decides = request.truncates or request.affinity.stored is not None
+        if not longest or engine_decides or request.endpoint not in GENERATING:
             return None
         if request.prompt_exact is None:
             model = request.asked_model or request.model.name
@@ -84,7 +85,7 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
     `high` overestimates most prompts. So a prompt whose `high` fits no pool still goes to the pool that takes the
     longest prompts: the engine there counts exactly. The prompt is refused only if its `low` does not fit either.
     """
-    route = request.policy.route(request.model, request.tier)
+    route, stored = request.policy.route(request.model, request.tier), request.affinity.stored
     if not route:
         detail = f"tier {request.tier.name} may not use model {request.model.name}"
         return Unplaceable(Outcome.INVALID, Reason.FORBIDDEN_MODEL, detail)
@@ -93,10 +94,10 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
         return Unplaceable(
             Outcome.INVALID, Reason.MODEL_NOT_FOUND, no_model(request.asked_model or request.model.name, listed)
         )
-    if request.stored is not None:
-        route = tuple(spec for spec in route if _has(fleet, spec.name, request.stored.replica))
+    if stored is not None:
+        route = tuple(spec for spec in route if _has(fleet, spec.name, stored.replica))
         if not route:
-            detail = f"replica {request.stored.replica}, which has the previous response, does not serve this request"
+            detail = f"replica {stored.replica}, which has the previous response, does not serve this request"
             return Unplaceable(Outcome.INVALID, Reason.RESPONSE_NOT_FOUND, detail)
     fitting = [spec for spec in route if spec.takes(high)]
     if not fitting:
@@ -104,7 +105,7 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
         limit = longest.max_prompt_tokens
         if limit is not None and low > limit:
             has = "has" if low == high else "has at least"
-            has = has if request.stored is None else "has, with the responses before it, about"
+            has = has if stored is None else "has, with the responses before it, about"
             detail = f"the prompt {has} {low} tokens; the longest prompt this model serves is {limit} tokens"
             return Unplaceable(Outcome.INVALID, Reason.CONTEXT_LENGTH, detail)
         fitting = [spec for spec in route if spec.max_prompt_tokens == limit]
@@ -140,9 +141,10 @@ def _has(fleet: Fleet, pool_name: str, replica: str) -> bool:
 
 def _homeless(request: Request, home: Replica, cools_in_s: float) -> Unplaceable:
     at = f"at replica {home.spec.name}, which is {home.state}. Try again later, or"
-    if request.stored is not None:
+    if request.affinity.stored is not None:
         detail = f"the previous response is kept {at} send the conversation whole."
     else:
-        name = "" if request.session is None else request.session.name[:MAX_NAME]
+        session = request.affinity.session
+        name = "" if session is None else session.name[:MAX_NAME]
         detail = f"session {name} is kept {at} begin another session and send the conversation whole."
     return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, detail, cools_in_s)

@@ -98,7 +98,7 @@ class ReplicaChanges:
         for pool in self._fleet:
             self._replace_lost(pool)
             for live in self._state.waiting(pool):
-                if live.request.stored is not None and pool.home(live.request) is None:
+                if live.request.affinity.stored is not None and pool.home(live.request) is None:
                     moved.append(live)
         for live in moved:
             self._place_again(live)

@@ -11,6 +11,7 @@ from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason, RunningAttempt
+from gateway.core.scheduling.attempts import AttemptLifecycle
 from gateway.core.scheduling.lifecycle import Lifecycle
 from gateway.core.scheduling.next_queued import NextQueued, has_room
 from gateway.core.scheduling.placement import Unplaceable
@@ -21,9 +22,10 @@ from gateway.core.serving import fallback_of
 class Scheduler:
     """Gives slots to requests. Beside free slots, requests wait only for a home, model, adapter or cached prompt."""
 
-    def __init__(self, state: State, lifecycle: Lifecycle) -> None:
+    def __init__(self, state: State, life: Lifecycle, attempts: AttemptLifecycle) -> None:
         self._state = state
-        self._life = lifecycle
+        self._life = life
+        self._attempts = attempts
         self._call = state.call
         self._requests = state.requests
         self._timers = state.timers
@@ -98,7 +100,7 @@ class Scheduler:
         self._accounting.take(live, offer, self._call.now)
         self._offered(live, offer)
         for each, replica in known:
-            self._life.adopt(live, replica, each)
+            self._attempts.adopt(live, replica, each)
 
     def _offered(self, live: RequestState, offer: Offer) -> None:
         """Count the request in the demand of the offer's pool, and of its tier and tenant there."""
@@ -206,10 +208,11 @@ class Scheduler:
     def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
         """Send the request to `replica`, or to an ejected one as a probe, if any replica takes it."""
         pool, request = replica.pool, live.request
-        is_tied = bool(request.adapter) or pool.is_pinned(request) or pool.contexts.tell_apart(live.needs_tokens)
+        is_tied = pool.is_pinned(request) or pool.contexts.tell_apart(live.needs_tokens)
+        is_tied = is_tied or bool(request.affinity.adapter)
         if pool.probes.due and not live.attempts and not is_tied:
             replica = self._probe(live, replica)
-        self._life.open(live, replica, hedge)
+        self._attempts.open(live, replica, hedge)
 
     def _probe(self, live: RequestState, replica: Replica) -> Replica:
         """An ejected replica that is due for a probe, or else `replica`. Suspects and fresh failures never probe."""
@@ -230,7 +233,7 @@ class Scheduler:
         """Serve the queue of `pool` after `live` has left it unsent. Others may have waited behind it, or for an
         adapter that made room for the adapter of `live`.
         """
-        if pool.queue and (live.request.adapter or has_room(pool, live.request.tier)):
+        if pool.queue and (live.request.affinity.adapter or has_room(pool, live.request.tier)):
             self.pump(pool)
 
     def pump(self, pool: Pool) -> None:

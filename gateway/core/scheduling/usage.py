@@ -76,9 +76,9 @@ def compare_cached(attempt: Attempt, finish: AttemptResult) -> None:
     """Compare the prompt tokens that were expected in the engine's prefix cache with the tokens that it found there."""
     evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
     prompt = finish.prompt_tokens or estimate
-    request = attempt.live.request
-    prefix = request.prefix
-    if prefix.size and not prefix.has_media and finish.prompt_tokens and request.stored is None:
+    affinity = attempt.live.request.affinity
+    prefix = affinity.prefix
+    if prefix.size and not prefix.has_media and finish.prompt_tokens and affinity.stored is None:
         evidence.measured(prefix.size, finish.prompt_tokens)
     evidence.predicted_tokens += attempt.predicted_of(prompt)
     if finish.cached_tokens is not None:
@@ -93,5 +93,6 @@ def _max_output(live: RequestState, seen: int) -> int:
 def _max_prompt(live: RequestState) -> int:
     request = live.request
     most = TOKENS_PER_BYTE * max(request.body_bytes, request.prompt_bytes) + TEMPLATE_TOKENS * request.batch
-    before = 0 if request.stored is None else request.stored.tokens
+    stored = request.affinity.stored
+    before = 0 if stored is None else stored.tokens
     return before + max(most, request.prompt_exact or 0)

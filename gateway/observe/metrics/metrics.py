@@ -128,8 +128,8 @@ class Metrics:
         lane.held_s += record.e2e_s - record.queue_s  # 0 for a request that was never dispatched
         lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
         lane.output_tokens[record.tokens_exact] += record.output_tokens
-        if request.adapter:
-            self._adapter(request.model.name, request.adapter, outcome)
+        if request.affinity.adapter:
+            self._adapter(request.model.name, request.affinity.adapter, outcome)
         if request.fallback_of:
             fell = request.tier.name, request.fallback_of, request.model.name, outcome
             self.fallbacks[fell] = self.fallbacks.get(fell, 0) + 1

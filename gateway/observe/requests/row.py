@@ -69,7 +69,7 @@ class RequestRow:
         """The model that served, or would have served."""
         self.asked_model = request.fallback_of or request.split or request.asked_model
         """The name that the client asked for, if it is another."""
-        self.adapter = request.adapter
+        self.adapter = request.affinity.adapter
         self.stream = request.stream
         self.comeback = request.comeback
         self.policy = request.policy.generation

@@ -13,7 +13,6 @@ request, uvicorn does not notice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -21,23 +20,18 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.core.results import Callback, Reason
+from gateway.proxy.client.answering import AnsweringConnection
 from gateway.proxy.client.request_reader import RequestReader
 from gateway.proxy.client_writer import TRANSPORT_HIGH_WATER_BYTES, AnswerUnderWay
-from gateway.proxy.count_tokens import CountAsker, CountUnderWay
 from gateway.proxy.decoding import BodyIntake
-from gateway.proxy.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.occupancy import Occupancy
-from gateway.proxy.services import Client
 from gateway.proxy.turns import TINY_BYTES
 from gateway.wire.errors.replies import Problem
 from gateway.wire.http.encoding import coding_of
 from gateway.wire.http.lines import CR, LF
 from gateway.wire.http.written_heads import status_line
-from gateway.wire.parsed import Parsed
-from gateway.wire.request import parse_in_parts
-from gateway.wire.target import COUNTING
 
 
 class Phase(Enum):
@@ -56,7 +50,7 @@ _ANSWERING: Final = Phase.ANSWERING
 _LINGERING: Final = Phase.LINGERING
 
 
-class ClientConnection(Client):
+class ClientConnection(AnsweringConnection):
     """One client connection, with one request at a time. uvicorn uses this class like its own protocols."""
 
     def __init__(
@@ -68,20 +62,12 @@ class ClientConnection(Client):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(handler, limits)
         self.connections: set[Any] = server_state.connections
-        self._reader = RequestReader(handler, limits)
-        self._handler = handler
-        self._limits = limits
         self._supervisor = handler.driver.supervisor
-        self._clock = handler.driver.clock
         self._phase = _IDLE
-        self._keep_alive = True
-        self._exchange: Exchange | AnswerUnderWay | None = None
         self._occupancy: Occupancy | None = None
         """Counter of the pool that serves the current request; None if none does."""
-        self._intake: BodyIntake | None = None
-        """Takes in the current body if it is long or compressed; else None."""
 
     # ---- asyncio.Protocol
 
@@ -185,95 +171,6 @@ class ClientConnection(Client):
         else:
             self._answer_plain(reader, body)
 
-    def _answer_plain(self, reader: RequestReader, body: bytes) -> None:
-        """Answer a request that no replica answers."""
-        found = self._handler.read(reader.path, reader.caller)
-        if isinstance(found, Problem):
-            self._refuse(found)
-        else:
-            self._answer_read(*found)
-
-    def _enter(self, body: bytes) -> None:
-        """Start the exchange of the complete request, or reject it."""
-        handler, reader = self._handler, self._reader
-        endpoint, caller = reader.endpoint, reader.caller
-        assert endpoint is not None
-        assert caller is not None
-        turns, is_tiny = self._limits.turns, len(body) <= TINY_BYTES
-        since = 0.0 if is_tiny else turns.begin()
-        entered: Exchange | CountUnderWay | Problem
-        if reader.path in COUNTING:
-            asker = CountAsker(self, caller.tenant, reader.head)
-            entered = handler.counting.start(asker, handler.policy, caller.tier, body)
-        else:
-            entered = handler.enter(self, endpoint, caller, reader.dialect, reader.head, body)
-        if not is_tiny:
-            turns.end(caller.tenant, since)
-        self._entered(entered)
-
-    def _entered(self, entered: Exchange | CountUnderWay | Problem) -> None:
-        if isinstance(entered, Exchange):
-            self._exchange = entered
-            self._handler.driver.arrive(entered.request, entered)
-        elif isinstance(entered, CountUnderWay):
-            self._exchange = entered
-        else:
-            self._refuse(entered)
-
-    def taken_in(self, body: bytes | Problem) -> None:
-        """Parse the plain body in one go, or take the problem that a body has."""
-        self._intake = None
-        if isinstance(body, Problem):
-            self._refuse(body)
-        else:
-            self._enter(body)
-
-    def parsing(self, body: bytes) -> Iterator[Parsed | None]:
-        """The parts of the work of parsing a very long body, as from `parse_in_parts`."""
-        reader, policy = self._reader, self._handler.policy
-        endpoint, caller = reader.endpoint, reader.caller
-        assert endpoint is not None
-        assert caller is not None
-        return parse_in_parts(endpoint, body, caller.tier.caps, policy.max_values, reader.path in COUNTING)
-
-    def parsed(self, parsed: Parsed, body_bytes: int) -> None:
-        """Start the exchange of a very long body that is parsed, or reject it."""
-        self._intake = None
-        handler, reader = self._handler, self._reader
-        caller = reader.caller
-        assert caller is not None
-        if reader.path in COUNTING:
-            asker = CountAsker(self, caller.tenant, reader.head)
-            self._entered(handler.counting.place(asker, handler.policy, caller.tier, parsed))
-        else:
-            self._entered(handler.place(self, caller, reader.dialect, reader.head, parsed, body_bytes))
-
-    def _refuse(self, problem: Problem) -> None:
-        """Reject a complete request."""
-        self._write_rejection(problem, close=not self._keep_alive)
-        self.done()
-
-    def _answer_read(self, status: int, body: bytes, lines: bytes = b"") -> None:
-        head = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n" % (status_line(status), len(body))
-        # The answer to a HEAD must have no body, which would be read as the beginning of the next answer.
-        body = b"" if self._reader.method == b"HEAD" else body
-        self.write(b"".join((head, lines, self._reader.head.cors, self.closing_line(), b"\r\n", body)))
-        self.done()
-
-    def counted(self, body: bytes, rid: bytes) -> None:
-        """Send the answer to a request for a count."""
-        self._answer_read(200, body, b"x-request-id: %b\r\nrequest-id: %b\r\n" % (rid, rid))
-
-    def _rejection(self, problem: Problem, close: bool) -> bytes:
-        reader = self._reader
-        return self._handler.rejection(reader.dialect, problem, reader.head, reader.caller, close=close)
-
-    def _write_rejection(self, problem: Problem, close: bool) -> None:
-        answer = self._rejection(problem, close)
-        if self._reader.method == b"HEAD":
-            answer = answer[: answer.index(b"\r\n\r\n") + 4]
-        self.write(answer)
-
     def _reject(self, problem: Problem) -> None:
         """Reject a request before it is complete. The connection is closed without a TCP reset, because a reset could
         destroy the answer.
@@ -307,16 +204,6 @@ class ClientConnection(Client):
         """The body is sent, or will not be."""
         if self._limits.parts:
             self._limits.let_go(self)
-
-    def closing_line(self) -> bytes:
-        """The header line that the connection closes after this answer, because the process ends soon; else empty.
-
-        A load balancer that keeps connections would send requests until the port is closed.
-        """
-        if not self._handler.leaving:
-            return b""
-        self._keep_alive = False
-        return b"connection: close\r\n"
 
     def _out(self) -> None:
         """Count that the request leaves its pool, and that its body is gone."""

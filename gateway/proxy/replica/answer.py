@@ -13,8 +13,9 @@ from msgspec import Raw
 from gateway.core.fleet.health.evidence import fails, seen_of
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback
 from gateway.proxy.replica.owner import AttemptOwner
+from gateway.proxy.replica.receiver import AnswerReceiver
 from gateway.proxy.replica.upstream import ReplicaConnections
-from gateway.proxy.replica.upstream_connection import AnswerReceiver, UpstreamConnection
+from gateway.proxy.replica.upstream_connection import UpstreamConnection
 from gateway.wire.answers.assemble import Assembly
 from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.failure import EngineError

@@ -8,9 +8,10 @@ from typing import Final
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.scheduling.usage import tokens_in, told_output
 from gateway.proxy.replica.owner import AttemptOwner
+from gateway.proxy.replica.receiver import Connecting
 from gateway.proxy.replica.streamed import StreamedAnswer
 from gateway.proxy.replica.upstream import ReplicaConnections
-from gateway.proxy.replica.upstream_connection import Connecting, UpstreamConnection
+from gateway.proxy.replica.upstream_connection import UpstreamConnection
 from gateway.wire.answers.failure import end_of
 from gateway.wire.answers.model_name import model_at_start
 from gateway.wire.answers.oddity import Oddity

@@ -12,17 +12,14 @@ from typing import Final
 
 from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.results import AttemptOutcome, Callback
-from gateway.proxy.replica.paced import PacedConnection
+from gateway.proxy.replica.framed import FramedConnection
+from gateway.proxy.replica.receiver import AnswerReceiver
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.answer import (
-    CHUNKED,
-    MAX_HEAD_BYTES,
     TO_THE_END,
-    AnswerHead,
     LargeHeadError,
-    read_answer_head,
 )
-from gateway.wire.http.framing import ChunkReader, FramingError
+from gateway.wire.http.framing import FramingError
 
 log = logging.getLogger("tailgate.upstream")
 
@@ -35,82 +32,6 @@ LAST_CHUNK_S: Final = 0.1
 """After a complete answer, seconds until the end of its HTTP message. Servers write both at once, so some round trips
 are enough. A connection without its end is closed: its next bytes could not be told from those of the next answer.
 """
-
-
-class Connecting:
-    """A request whose connection is still being made."""
-
-    __slots__ = ("task",)
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self.task = task
-
-    def cancel(self) -> None:
-        """Stop connecting."""
-        self.task.cancel()
-
-    def pause(self) -> None:
-        """Does nothing, since nothing is read yet."""
-
-    def resume(self) -> None:
-        """Does nothing, since nothing is read yet."""
-
-
-class AnswerReceiver(ABC):
-    """Receives the answer to one request.
-
-    Either `on_end` or `on_lost` is called, exactly once, as the last call. After a cancel, neither is called.
-    """
-
-    __slots__ = ("asks_for", "line", "streams")
-
-    def __init__(self, streams: bool) -> None:
-        self.streams = streams
-        """Whether the answer arrives in pieces over a long time."""
-        self.asks_for = ""
-        """The model name in the request; empty if it is of no interest."""
-        self.line: UpstreamConnection | Connecting | None = None
-        """The connection of the call; None once the call is over."""
-
-    @abstractmethod
-    def on_sent(self) -> None:
-        """The request was written to a connection."""
-
-    @abstractmethod
-    def on_head(self, head: AnswerHead) -> None:
-        """The head of the answer."""
-
-    @abstractmethod
-    def pass_on(self, data: bytes) -> bool:
-        """Take a read that begins with a chunk, if it is one plain event. Returns False if it is not: then the slow
-        path is used.
-        """
-
-    @abstractmethod
-    def on_body(self, pieces: list[bytes], raw: bytes | None) -> None:
-        """Payload, as received. `raw`: the same bytes with their chunk framing, if they are exactly whole chunks."""
-
-    @abstractmethod
-    def on_more(self) -> bool:
-        """All bytes so far were passed on, and the body goes on. Returns whether the answer does not: it said its
-        end.
-        """
-
-    @abstractmethod
-    def on_end(self) -> None:
-        """The answer is complete."""
-
-    @abstractmethod
-    def on_lost(self, end: AttemptOutcome) -> None:
-        """The request is lost: no connection was made, the connection broke, or the answer was not HTTP."""
-
-    @abstractmethod
-    def on_grace_over(self) -> None:
-        """The grace for the rest of an answer is over, which the receiver had started."""
-
-    @abstractmethod
-    def broke(self, callback: Callback, error: Exception) -> None:
-        """Report that a callback of the gateway raised an exception while it handled this request."""
 
 
 class ConnectionOwner(ABC):
@@ -137,29 +58,20 @@ class ConnectionOwner(ABC):
         """Count an odd answer."""
 
 
-class UpstreamConnection(PacedConnection):
+class UpstreamConnection(FramedConnection):
     """One TCP connection to a replica. A request can be given up only by `cancel`, which closes the connection."""
 
     __slots__ = (
-        "_aligned",
-        "_buffer",
-        "_chunks",
-        "_in_body",
-        "_keep_alive",
-        "_left",
         "_linger",
         "_narrow",
-        "_started",
         "idle_since",
         "race_until",
-        "receiver",
         "upstream",
     )
 
     def __init__(self, upstream: ConnectionOwner) -> None:
         super().__init__()
         self.upstream = upstream
-        self.receiver: AnswerReceiver | None = None
         self.race_until = -math.inf
         """Time up to which a close is taken for that of an idle connection; below 0 on a new connection."""
         self.idle_since = 0.0
@@ -167,18 +79,6 @@ class UpstreamConnection(PacedConnection):
         """Whether the kernel's receive buffer is limited to `STREAM_BUFFER_BYTES`."""
         self._linger: asyncio.TimerHandle | None = None
         """The timer of a connection whose answer is complete, and whose HTTP message is not."""
-        self._reset()
-
-    def _reset(self) -> None:
-        self._buffer = b""
-        self._chunks: ChunkReader | None = None
-        self._aligned = False
-        """Whether the next read begins with a chunk of the body."""
-        self._left = 0
-        """Remaining bytes of the body, or a code that says how the body ends otherwise (`wire.http.answer`)."""
-        self._in_body = False
-        self._keep_alive = False
-        self._started = False
 
     def __repr__(self) -> str:
         if self.transport is None:
@@ -222,11 +122,6 @@ class UpstreamConnection(PacedConnection):
         if self.receiver is not None:
             self._paused = True
             self._read_or_wait()
-
-    @property
-    def missing(self) -> int | None:
-        """Bytes of the body that are still to come; None if the body has no length."""
-        return self._left if self._in_body and self._left >= 0 else None
 
     @property
     def idle(self) -> bool:
@@ -331,76 +226,6 @@ class UpstreamConnection(PacedConnection):
         else:
             self._lost(AttemptOutcome.RESET)
 
-    # ---- the head
-
-    def _head(self, data: bytes) -> None:
-        self._started = True
-        if self._buffer:
-            data, self._buffer = self._buffer + data, b""
-        while True:
-            end = data.find(b"\r\n\r\n")
-            if end < 0:
-                if len(data) > MAX_HEAD_BYTES:
-                    raise LargeHeadError(f"the head of the answer is longer than {MAX_HEAD_BYTES // 1024} KiB")
-                if not data.startswith(b"HTTP/"[: len(data)]):
-                    raise FramingError("the answer does not begin with HTTP/")
-                self._buffer = data
-                return
-            head = read_answer_head(data[:end])
-            rest = data[end + 4 :]
-            if head.status >= 200:
-                break
-            if head.status == 101:
-                raise FramingError("the answer changes protocol")
-            if not rest:
-                return
-            data = rest
-        self._in_body = True
-        self._keep_alive = head.keep_alive and head.framed
-        self._left = head.body
-        if head.body == CHUNKED:
-            self._chunks = ChunkReader()
-            self._aligned = not self._waiting
-        receiver = self.receiver
-        assert receiver is not None
-        receiver.on_head(head)
-        if self.receiver is receiver and (rest or not self._left):
-            self._body(rest)
-
-    # ---- the body
-
-    def _body(self, data: bytes) -> None:
-        receiver = self.receiver
-        assert receiver is not None
-        chunks = self._chunks
-        if chunks is not None:
-            was_aligned = chunks.at_boundary
-            pieces = chunks.feed(data)
-            is_aligned = chunks.at_boundary and not chunks.done
-            self._aligned = is_aligned and not self._waiting
-            if pieces:
-                whole = was_aligned and is_aligned
-                receiver.on_body(pieces, data if whole else None)
-            if chunks.done and self.receiver is receiver:
-                if chunks.large:
-                    self.upstream.odd(Oddity.LARGE_TRAILERS, "the trailers were not read to their end")
-                self._keep_alive = self._keep_alive and not (chunks.extra or chunks.large)
-                self._end()
-                return
-        elif self._left == TO_THE_END:
-            receiver.on_body([data], None)
-        else:
-            if len(data) > self._left:
-                data, self._keep_alive = data[: self._left], False
-            self._left -= len(data)
-            if data:
-                receiver.on_body([data], None)
-            if not self._left and self.receiver is receiver:
-                self._end()
-                return
-        if self.receiver is receiver and receiver.on_more():
-            self._end_early()
-
     # ---- the end
 
     def _end(self) -> None:
@@ -430,6 +255,9 @@ class UpstreamConnection(PacedConnection):
         else:
             self._abort()
         receiver.on_end()
+
+    def _trailers_are_large(self) -> None:
+        self.upstream.odd(Oddity.LARGE_TRAILERS, "the trailers were not read to their end")
 
     def _drop(self, data: bytes) -> None:
         """Drop bytes after a complete answer, up to the end of the HTTP message."""

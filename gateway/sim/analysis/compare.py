@@ -10,10 +10,10 @@ from random import Random
 from gateway.core.policy import Policy
 from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.run.options import Options
 from gateway.sim.run.processes import shared
 from gateway.sim.run.results import Result
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from gateway.sim.workload.arrivals import Arrival, Traffic, Workload
 
 

@@ -169,7 +169,7 @@ class Balancer:
             up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]
             if up:
                 router = self._routers[pool.name]
-                server = router.pick(up, self._random.random(), request.prefix)
+                server = router.pick(up, self._random.random(), request.affinity.prefix)
                 router.sent(server)
                 break
         else:

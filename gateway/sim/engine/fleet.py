@@ -10,7 +10,8 @@ from typing import Final
 
 from gateway.core.policy import Policy
 from gateway.sim.engine.profiles import DEFAULT, Profile, profile_of
-from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, SimulatedReplica
+from gateway.sim.engine.replica import SimulatedReplica
+from gateway.sim.engine.sequences import EngineRequest, ReplicaEvent
 
 NEVER: Final = 1e12
 """Slowdown factor of a hung replica."""

@@ -21,82 +21,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from enum import StrEnum
 from heapq import heappop, heappush
 
 from gateway.sim.engine.prefix_cache import PrefixCache
 from gateway.sim.engine.profiles import Profile
+from gateway.sim.engine.sequences import EngineRequest, EngineSequence, ReplicaEvent, ReplicaEventKind, Step
+from gateway.sim.engine.step_series import StepSeries
 from gateway.sim.workload.arrivals import BLOCK_TOKENS
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """A sequence to be generated. `output_tokens`: length of its answer; with 0, only the prompt is read."""
-
-    id: int
-    prompt_tokens: int
-    output_tokens: int
-    prefix: tuple[int, ...] = ()
-    """Hashes of the leading blocks of the prompt."""
-    answer: tuple[int, ...] = ()
-    """Hashes of the blocks that the answer fills. The first block may start within the prompt."""
-    cost: float = 1.0
-    """Factor on the time that this sequence adds to a step (prompt, decode, context)."""
-
-
-class ReplicaEventKind(StrEnum):
-    """Kind of event of a request."""
-
-    FIRST_TOKEN = "first-token"
-    FINISHED = "finished"
-    PREEMPTED = "preempted"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaEvent:
-    """An event of request `id` at the virtual time `at`."""
-
-    kind: ReplicaEventKind
-    id: int
-    at: float
-    hit_tokens: int = 0
-    """Prompt tokens that the request found in the prefix cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step that has ended: the requests that got a token (one each), and other events."""
-
-    at: float
-    tokens: list[int]
-    events: list[ReplicaEvent]
-
-
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    request: EngineRequest
-    generated: int = 0
-    """Tokens generated so far, while the sequence does not decode."""
-    computed: int = 0
-    """Tokens in the KV cache, while the sequence does not decode."""
-    decoding: bool = False
-    offset: int = 0
-    """While the sequence decodes: tokens generated minus the engine's tick. The value stays constant, because both grow
-    by one per step.
-    """
-    finish_tick: int = 0
-    blocks: list[int] = field(default_factory=list)
-    """Blocks of the prefix cache that the sequence uses, from the beginning of the prompt."""
-    filled: int = 0
-    """Number of blocks of its prompt that are in the cache, computed by this or another sequence."""
-    hit_tokens: int | None = None
-    """Prompt tokens that the sequence found in the cache when it first started; None before the start."""
-
-    @property
-    def target(self) -> int:
-        """Tokens that must be in the KV cache before the sequence can decode."""
-        return self.request.prompt_tokens + self.generated
 
 
 class SimulatedReplica:
@@ -110,22 +41,19 @@ class SimulatedReplica:
         self.preemptions_total = 0
         self.slowdown = 1.0
         self.cache = PrefixCache(block_tokens)
-        self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
-        self._running: dict[int, _Sequence] = {}  # by order of arrival, the latest last
-        self._prefilling: dict[int, _Sequence] = {}  # those of `_running` that do not decode yet
-        self._finishes: list[tuple[int, int, _Sequence]] = []
+        self._waiting: OrderedDict[int, EngineSequence] = OrderedDict()
+        self._running: dict[int, EngineSequence] = {}  # by order of arrival, the latest last
+        self._prefilling: dict[int, EngineSequence] = {}  # those of `_running` that do not decode yet
+        self._finishes: list[tuple[int, int, EngineSequence]] = []
         self._pushed = 0
         self._tick = 0  # number of steps so far
         self._held = 0  # reserved tokens of KV cache: whole prompts of running sequences, and their output so far
         self._context = 0  # filled tokens of KV cache
         self._context_cost = 0.0  # `_context`, with each token multiplied by the cost factor of its sequence
         self._decoding_cost = 0.0  # sum of the cost factors of decoding sequences
-        # The series of steps under way: `_steps` steps. The first began at `_began`. With 0 steps, the engine is idle.
-        self._began = 0.0
-        self._steps = 0
-        self._step_s = 0.0
-        self._growth_s = 0.0
-        self._chunks: list[tuple[_Sequence, int]] = []
+        self.series = StepSeries()
+        """The steps under way."""
+        self._chunks: list[tuple[EngineSequence, int]] = []
 
     @property
     def waiting(self) -> int:
@@ -152,25 +80,26 @@ class SimulatedReplica:
 
     def next_at(self) -> float:
         """Time at which `advance` must be called next, if no request is added or aborted before; inf while idle."""
-        return self.end_of(self._steps) if self._steps else math.inf
+        return self.series.end_of(self.series.steps) if self.series.steps else math.inf
 
     def step_at(self) -> float:
         """End of the step under way; inf while idle."""
-        return self.end_of(1) if self._steps else math.inf
+        return self.series.end_of(1) if self.series.steps else math.inf
 
     def generated(self, id: int, now: float) -> int:
         """Number of tokens that request `id` has got by `now`. Raises KeyError for an unknown request."""
         sequence = self._running[id] if id in self._running else self._waiting[id]
-        return sequence.offset + self._tick + self._done(now) if sequence.decoding else sequence.generated
+        return sequence.offset + self._tick + self.series.done(now) if sequence.decoding else sequence.generated
 
     def cached(self, now: float) -> int:
         """Tokens of KV cache filled by `now`."""
         filled = self._context - self.cache.shared_tokens
-        return filled + (self._done(now) * (len(self._running) - len(self._prefilling)) if self._steps else 0)
+        done = self.series.done(now) if self.series.steps else 0
+        return filled + done * (len(self._running) - len(self._prefilling))
 
     def decoding(self, now: float) -> list[tuple[int, int]]:
         """(id, number of tokens by `now`) of each decoding request, in order of arrival."""
-        tick = self._tick + self._done(now)
+        tick = self._tick + self.series.done(now)
         return [(id, sequence.offset + tick) for id, sequence in self._running.items() if sequence.decoding]
 
     def add(self, request: EngineRequest, now: float) -> None:
@@ -183,8 +112,8 @@ class SimulatedReplica:
             raise ValueError(f"{request.prompt_tokens} + {request.output_tokens} tokens exceed max_model_len")
         if not self._waiting and len(self._running) < self.profile.max_num_seqs:
             self._interrupt(now)  # otherwise the request cannot join now, so the series under way is not affected
-        self._waiting[request.id] = _Sequence(request)
-        if not self._steps or self._began == now:
+        self._waiting[request.id] = EngineSequence(request)
+        if not self.series.steps or self.series.began_at == now:
             self._schedule(now, [])
 
     def abort(self, id: int, now: float) -> bool:
@@ -208,45 +137,25 @@ class SimulatedReplica:
     def advance(self, now: float) -> list[ReplicaEvent]:
         """Simulate all steps that end at or before `now`. Returns the events in order."""
         events: list[ReplicaEvent] = []
-        while self._steps and (end := self.end_of(self._steps)) <= now:
-            self._pass(self._steps)
+        while self.series.steps and (end := self.series.end_of(self.series.steps)) <= now:
+            self._pass(self.series.steps)
             self._finish(end, [], events)
             self._schedule(end, events)
         return events
 
     def step(self) -> Step:
         """End the step under way, at `step_at()`. Raises RuntimeError while idle."""
-        if not self._steps:
+        if not self.series.steps:
             raise RuntimeError("no step in flight")
-        at = self.end_of(1)
+        at = self.series.end_of(1)
         step = Step(at, [id for id, sequence in self._running.items() if sequence.decoding], [])
         self._pass(1)
-        if not self._steps:
+        if not self.series.steps:
             self._finish(at, step.tokens, step.events)
             self._schedule(at, step.events)
         return step
 
     # The series of steps under way:
-
-    def end_of(self, steps: int) -> float:
-        """Time at which the first `steps` steps of the series end. Each step takes `_growth_s` longer than the one
-        before.
-        """
-        return self._began + steps * self._step_s + self._growth_s * (steps * (steps - 1) / 2)
-
-    def _done(self, now: float) -> int:
-        """Number of steps of the series that are over by `now`. It inverts `end_of`, and corrects for rounding."""
-        if now < self.end_of(1):
-            return 0
-        elapsed = now - self._began
-        half = self._step_s - self._growth_s / 2
-        root = 2 * elapsed / (half + math.sqrt(half * half + 2 * self._growth_s * elapsed))
-        steps = min(int(root), self._steps)
-        while steps < self._steps and self.end_of(steps + 1) <= now:
-            steps += 1
-        while steps and self.end_of(steps) > now:
-            steps -= 1
-        return steps
 
     def _pass(self, steps: int) -> None:
         """Update the counts for the next `steps` steps of the series."""
@@ -255,19 +164,17 @@ class SimulatedReplica:
         self._context += tokens
         self._context_cost += steps * self._decoding_cost
         self._tick += steps
-        self._began = self.end_of(steps)
-        self._step_s += steps * self._growth_s
-        self._steps -= steps
+        self.series.skip(steps)
 
     def _interrupt(self, now: float) -> None:
         """Make the step that is under way at `now` the last step of its series."""
-        if not self._steps:
+        if not self.series.steps:
             return
-        done = self._done(now)
-        if done == self._steps:
+        done = self.series.done(now)
+        if done == self.series.steps:
             raise ValueError("events are due before now: call advance first")
         self._pass(done)
-        self._steps = 1
+        self.series.steps = 1
 
     # Begin and end of a series:
 
@@ -290,7 +197,7 @@ class SimulatedReplica:
             self._running[id] = self._prefilling[id] = sequence
             budget -= self._chunk(sequence, budget)
         if not self._running:
-            self._steps = 0
+            self.series.steps = 0
             self._context_cost = 0.0  # exact, so rounding errors do not add up
             return
         if not decoders:
@@ -300,12 +207,11 @@ class SimulatedReplica:
         begun = len(chunks) - continued
         step_s = profile.step_base_s + profile.prefill_s_per_token * prefill + profile.decode_s_per_sequence * decoding
         step_s += profile.prefill_s_per_sequence * begun
-        self._began = now
-        self._step_s = self.slowdown * (step_s + profile.kv_s_per_token * self._context_cost)
-        self._growth_s = self.slowdown * profile.kv_s_per_token * decoding
-        self._steps = 1 if chunks else self._decode_steps(decoders)
+        first_s = self.slowdown * (step_s + profile.kv_s_per_token * self._context_cost)
+        growth_s = self.slowdown * profile.kv_s_per_token * decoding
+        self.series.begin(now, first_s, growth_s, 1 if chunks else self._decode_steps(decoders))
 
-    def _begin(self, sequence: _Sequence, decoders: int) -> bool:
+    def _begin(self, sequence: EngineSequence, decoders: int) -> bool:
         """Reserve KV cache for a sequence, and use cached blocks. Returns False if it does not fit."""
         cache, request, profile = self.cache, sequence.request, self.profile
         prefix = request.prefix if profile.prefix_caching else ()
@@ -338,12 +244,12 @@ class SimulatedReplica:
         return min(finishes[0][0] - self._tick, self._free_tokens // decoders)
 
     @staticmethod
-    def _is_current(entry: tuple[int, int, _Sequence]) -> bool:
+    def _is_current(entry: tuple[int, int, EngineSequence]) -> bool:
         """Whether the sequence of this entry still runs: it was neither aborted nor preempted."""
         tick, _, sequence = entry
         return sequence.decoding and sequence.finish_tick == tick
 
-    def _chunk(self, sequence: _Sequence, budget: int) -> int:
+    def _chunk(self, sequence: EngineSequence, budget: int) -> int:
         tokens = min(budget, sequence.target - sequence.computed)
         self._chunks.append((sequence, tokens))
         prefix = sequence.request.prefix
@@ -374,7 +280,7 @@ class SimulatedReplica:
             events.append(ReplicaEvent(ReplicaEventKind.PREEMPTED, id, now))
         return decoders
 
-    def _release(self, sequence: _Sequence) -> None:
+    def _release(self, sequence: EngineSequence) -> None:
         """Free the KV cache of a sequence that has left `_running`. Its number of generated tokens is kept."""
         self.cache.shrink(self._free_tokens)  # its answer had used space of cached blocks
         if sequence.decoding:
@@ -412,7 +318,7 @@ class SimulatedReplica:
                     self._prefilled(sequence, at, tokens, events)
         self._chunks = []
 
-    def _prefilled(self, sequence: _Sequence, at: float, tokens: list[int], events: list[ReplicaEvent]) -> None:
+    def _prefilled(self, sequence: EngineSequence, at: float, tokens: list[int], events: list[ReplicaEvent]) -> None:
         request = sequence.request
         if request.output_tokens:
             tokens.append(request.id)
@@ -429,7 +335,7 @@ class SimulatedReplica:
         self._pushed += 1
         heappush(self._finishes, (sequence.finish_tick, self._pushed, sequence))
 
-    def _leave(self, sequence: _Sequence, at: float, events: list[ReplicaEvent]) -> None:
+    def _leave(self, sequence: EngineSequence, at: float, events: list[ReplicaEvent]) -> None:
         request = sequence.request
         del self._running[request.id]
         if request.answer and self.profile.prefix_caching:

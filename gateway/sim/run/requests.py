@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.policy import Policy
-from gateway.core.request import NO_PREFIX, Endpoint, Prefix, Request
+from gateway.core.request import NO_AFFINITY, Affinity, Endpoint, Prefix, Request
 from gateway.core.serving import arm_of
 from gateway.sim.engine.fleet import Host
 from gateway.sim.run.tally import TierTally
@@ -103,19 +103,19 @@ def asked(arrival: Arrival, request_id: int, policy: Policy, prompts_known: bool
         max_tokens=arrival.max_tokens,
         choices=1,
         body_bytes=prompt_bytes,
-        prefix=_prefix(arrival),
         split=split,
+        affinity=_affinity(arrival),
         assembled=tier.caps.aggregate and not arrival.stream,
         head_at=now,
         body_at=now,
     )
 
 
-def _prefix(arrival: Arrival) -> Prefix:
+def _affinity(arrival: Arrival) -> Affinity:
     """The prefix of an arrival's prompt. The hashes of a trace may be those of single blocks, or of all blocks up to
     one.
     """
     if not arrival.prefix:
-        return NO_PREFIX
+        return NO_AFFINITY
     size, whole = BLOCK_TOKENS * BYTES_PER_TOKEN, arrival.prompt_tokens * BYTES_PER_TOKEN
-    return Prefix(arrival.prefix, tuple(range(size, size * (len(arrival.prefix) + 1), size)), whole)
+    return Affinity(Prefix(arrival.prefix, tuple(range(size, size * (len(arrival.prefix) + 1), size)), whole))

@@ -11,9 +11,10 @@ from gateway.core.controller import Controller
 from gateway.core.policy import Policy
 from gateway.sim.engine.fleet import FleetSpec
 from gateway.sim.run.decider import Decider
+from gateway.sim.run.options import Options
 from gateway.sim.run.requests import Misfit
 from gateway.sim.run.results import Result, Window, result
-from gateway.sim.run.simulation import Options, Simulation
+from gateway.sim.run.simulation import Simulation
 from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrivals import Arrival
 

@@ -20,60 +20,26 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
-from gateway.core.deadlines import PROGRESS_EVERY_S
 from gateway.core.policy import Policy
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.sim.engine.fleet import Fault, Host
-from gateway.sim.engine.replica import EngineRequest, ReplicaEvent, ReplicaEventKind
+from gateway.sim.engine.sequences import EngineRequest, ReplicaEvent, ReplicaEventKind
 from gateway.sim.run.decider import Decider
 from gateway.sim.run.meter import RunMeter
 from gateway.sim.run.observed import ObservedRun
+from gateway.sim.run.options import Options
 from gateway.sim.run.requests import SimulatedAttempt, SimulatedRequest, asked
 from gateway.sim.run.retries import from_the_first, rests_s
 from gateway.sim.run.tally import Tally
 from gateway.sim.workload.arrivals import BLOCK_TOKENS, Arrival
 
 FIRST_TOKEN, FINISHED = ReplicaEventKind.FIRST_TOKEN, ReplicaEventKind.FINISHED
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a simulation. Times are seconds of virtual time."""
-
-    duration_s: float = math.inf
-    """Arrivals from this time on are left out. The run ends when the earlier requests are over."""
-    warmup_s: float = 0.0
-    """Requests that arrive before this time are served, but not counted."""
-    watched: bool = True
-    """Whether replicas are checked and scraped at the policy's intervals."""
-    progress_s: float = PROGRESS_EVERY_S
-    """Interval of the progress reports of streams. The default is the gateway's own."""
-    patience_s: float = math.inf
-    """A client leaves after this time without a first token or, if the answer is not streamed, without an answer."""
-    retries: int = 0
-    """Largest number of retries of a client that was refused, failed, or lost patience before it saw anything."""
-    prompts_known: bool = True
-    """Whether the gateway is told the exact prompt tokens. If not, it estimates them from bytes."""
-    give_up_s: float = 3600.0
-    """Requests that are not over this many seconds after the last arrival count as misses."""
-    ways_s: tuple[float, ...] = ()
-    """Measured times of requests on the way to their replica.
-
-    Each request spends one of these times (seconds) at random, in addition to `path_s`. Requests do not overtake each
-    other.
-    """
-    noise: float = 0.0
-    """Standard deviation of the logarithm of two random factors for each request, which are log-normal with mean 1.
-
-    One factor multiplies the time that the request adds to a step. The other multiplies the prompt tokens that the
-    gateway assumes.
-    """
 
 
 class Simulation(ObservedRun):

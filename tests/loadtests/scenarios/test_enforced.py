@@ -9,8 +9,8 @@ import pytest
 from gateway.core.controller import Controller
 from gateway.policy.load import load
 from gateway.sim.engine.fleet import FleetSpec
+from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
-from gateway.sim.run.simulation import Options
 from loadtests.scenarios.file import policy_path
 from loadtests.scenarios.load import load_scenario
 from loadtests.scenarios.simulated import engine_of

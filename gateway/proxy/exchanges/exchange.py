@@ -5,59 +5,36 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.estimators.histograms import LogHistogram
-from gateway.core.policy import Model
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
+from gateway.proxy.exchanges.forwarding import AnswerForwarder
 from gateway.proxy.keep_alive import COMMENT, is_due
 from gateway.proxy.logs import NO_CAUSE
 from gateway.proxy.replica.attempt import UpstreamAttempt
-from gateway.proxy.replica.owner import AttemptOwner
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.proxy.services import Client, ExchangeServices
-from gateway.proxy.stored_responses import PREVIOUS, first_if_stored
-from gateway.wire.answers.tool_names import put_back
-from gateway.wire.errors.replies import Dialect, Problem, error_event, error_response, upstream_error, upstream_problem
-from gateway.wire.fingerprint import fingerprint
+from gateway.proxy.stored_responses import PREVIOUS
+from gateway.wire.errors.replies import Dialect, Problem, upstream_error, upstream_problem
 from gateway.wire.http.framing import LAST_CHUNK, chunk
-from gateway.wire.http.headers import PROCESS, RequestHead
-from gateway.wire.http.lines import milliseconds
-from gateway.wire.http.written_heads import STREAM_HEAD, rate_limit_lines, upstream_head, whole_head
-from gateway.wire.isolation import salted
+from gateway.wire.http.headers import RequestHead
+from gateway.wire.http.written_heads import STREAM_HEAD, whole_head
 from gateway.wire.parsed import Parsed
-from gateway.wire.render import change_lines, render, without_store
+from gateway.wire.render import change_lines
 
 SHEDS: Final = frozenset(
     {Reason.PREDICTED, Reason.QUEUE_FULL, Reason.EVICTED, Reason.QUEUE_TIMEOUT, Reason.NO_REPLICAS}
 )
 """Reasons of refusals for lack of capacity."""
-MAX_COPY_S: Final = 600.0
-_OURS: Final = f"-{PROCESS.decode()}"
 
 
-class Exchange(AttemptOwner):
+class Exchange(AnswerForwarder):
     """Connects a client to the attempts for its request. It carries out the controller's commands, without deciding."""
 
     __slots__ = (
         "_attempts",
-        "_body_cap",
-        "_client",
-        "_committed",
-        "_dialect",
-        "_dispatched_at",
-        "_first",
-        "_head",
-        "_model",
-        "_more_lines",
-        "_parsed",
-        "_paused",
         "_picture_tokens",
         "_refusal",
-        "_renamed",
-        "_rid",
         "_said_at",
-        "_services",
-        "_shown",
-        "request_id",
     )
 
     def __init__(
@@ -69,30 +46,10 @@ class Exchange(AttemptOwner):
         parsed: Parsed,
         request: Request,
     ) -> None:
-        super().__init__(services.driver, request, parsed)
-        self.request_id = head.request_id
-        self._rid = head.request_id.encode()
-        self._services = services
-        self._client: Client | None = client
-        self._dialect = dialect
-        self._head = head
-        self._parsed: Parsed | None = parsed
-        self._model: Model = request.model
-        """The model that serves the request."""
-        self._body_cap = -1
-        """The cap on the output with which the body was sent last; -1 if it was not sent."""
+        super().__init__(services, client, dialect, head, parsed, request)
         self._attempts: dict[int, UpstreamAttempt] = {}
-        self._committed: UpstreamAttempt | None = None
-        self._paused = False
         self._picture_tokens = parsed.picture_tokens
         self._refusal = NO_CAUSE
-        self._renamed = parsed.renamed
-        self._shown = False
-        """Whether the client has been sent the head of an answer."""
-        self._dispatched_at = 0.0
-        self._more_lines = b""
-        self._first = first_if_stored(request, parsed)
-        """Hash of the tools and instructions if the answer may be stored; else None."""
         self._said_at = request.body_at
         """Time when something other than content was last sent to the client."""
         if request.stream and request.tier.keep_alive_s:
@@ -128,32 +85,13 @@ class Exchange(AttemptOwner):
         self._dispatched_at = self._dispatched_at or self.driver.clock()
         if self._client is not None:
             self._client.placed(upstream.pool.name, self._dispatched_at)
-        if model:
-            self._model = self.request.policy.models[model]
-        name = self._sent_as(self._parsed)
-        body = render(self._parsed, name, max_tokens)  # written again for each attempt, since it may be long
-        if self._body_cap != max_tokens:
-            self._body_cap = max_tokens
-            self._more_lines = change_lines(self._parsed, max_tokens)
-            if degraded:
-                self._more_lines += b"x-tailgate-degraded: max_tokens\r\n"
-            if model or self.request.split:
-                self._more_lines += b"x-tailgate-model: %b\r\n" % self._model.name.encode()
-            if self._model.mirror is not None:
-                self._copy(self._parsed, max_tokens)
+        body = self._render(self._parsed, max_tokens, degraded, model)
         is_retry = bool(self._attempts) and all(attempt.over for attempt in self._attempts.values())
         attempt = UpstreamAttempt(self, attempt_id, upstream)
-        attempt.max_tokens, attempt.asks_for = max_tokens, name
+        attempt.max_tokens, attempt.asks_for = max_tokens, self._sent_as(self._parsed)
         self._attempts[attempt_id] = attempt
         request = None if upstream.takes_stream_options else self.without_options(attempt_id, upstream, max_tokens)
         upstream.send(self._message(attempt_id, upstream, body) if request is None else request, attempt, is_retry)
-
-    def without_options(self, attempt_id: int, upstream: ReplicaConnections, max_tokens: int) -> bytes | None:
-        """The HTTP message without `stream_options`, for a replica that refuses them; None if it has none anyway."""
-        parsed = self._parsed
-        if parsed is None or not parsed.options:
-            return None
-        return self._message(attempt_id, upstream, render(parsed, self._sent_as(parsed), max_tokens, False))
 
     def commit(self, attempt_id: int, hedged: HedgeResult | None) -> None:
         """Forward this attempt's answer to the client: first the held bytes, then the rest as it arrives."""
@@ -248,7 +186,7 @@ class Exchange(AttemptOwner):
             self._services.responses.keep(record, self._first, attempt.response_id, self.driver.clock())
         if self.request.stream and self.request.tier.keep_alive_s:
             self._services.keep_alives.stop(self, self.request.tier.keep_alive_s)
-        if self._picture_tokens and record.tokens_exact and self.request.stored is None:
+        if self._picture_tokens and record.tokens_exact and self.request.affinity.stored is None:
             model = self.request.asked_model or self.request.model.name
             prompt_bytes = self.request.prompt_bytes
             self._services.pictures.learn(model, self._picture_tokens, prompt_bytes, record.prompt_tokens)
@@ -258,29 +196,9 @@ class Exchange(AttemptOwner):
 
     # ---- from the attempts
 
-    def show(self, pieces: list[bytes]) -> None:
-        """Forward payload to the client, each piece as a chunk."""
-        client = self._client
-        if client is not None:
-            if self._renamed:
-                pieces = put_back(pieces, self._renamed)
-            client.write(b"".join([chunk(p) for p in pieces] if client.chunked else pieces))
-
-    def show_raw(self, raw: bytes, pieces: list[bytes]) -> None:
-        """Forward payload to the client. `raw`: the same bytes in the replica's own chunks, used if possible."""
-        client = self._client
-        if self._renamed:
-            self.show(pieces)
-        elif client is not None:
-            client.write(raw if client.chunked else b"".join(pieces))
-
     def gaps(self, upstream: ReplicaConnections) -> LogHistogram:
         """The histogram for the times between content events of a stream."""
         return self._services.meter.gaps(self.request.tier.name, upstream.pool.name)
-
-    def body_hash(self) -> int | None:
-        """Hash of the request body; None after a commit, because it is no longer needed then."""
-        return None if self._parsed is None else fingerprint(self._parsed)
 
     def attempt_ended(self, attempt_id: int) -> None:
         """An attempt has ended. A committed attempt that is complete also completes the client's answer."""
@@ -297,11 +215,6 @@ class Exchange(AttemptOwner):
             self._finish()
 
     # ---- from the clock
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the client has the head of a stream."""
-        return self._shown
 
     def keep_alive(self, now: float) -> None:
         """Send a comment if the stream was silent for long. An answer that has not begun begins with the comment.
@@ -336,120 +249,6 @@ class Exchange(AttemptOwner):
             self._client = None
             self.driver.leave(self.request.id, why)
 
-    def pause(self) -> None:
-        """Stop reading from the replica, because the client is too slow."""
-        self._paused = True
-        attempt = self._committed
-        if attempt is not None and attempt.line is not None:
-            attempt.line.pause()
-            self.driver.paused(attempt.id)
-
     def broke(self, callback: Callback, error: Exception) -> None:
         """Report that a callback of the gateway raised an exception while it handled this request."""
         self.driver.broke(self.request.id, callback, error)
-
-    def resume(self) -> None:
-        """Read from the replica again, because the client has read the bytes that waited for it."""
-        self._paused = False
-        attempt = self._committed
-        if attempt is not None and attempt.line is not None:
-            self.driver.resumed(attempt.id)
-            attempt.line.resume()
-
-    # ---- inside
-
-    def _sent_as(self, parsed: Parsed) -> str:
-        """The model name for a replica; the name of the LoRA adapter if one was asked for and no fallback serves."""
-        if self.request.adapter and self._model is self.request.model:
-            return self.request.adapter
-        return self._model.sent_as(parsed.model)
-
-    def _copy(self, parsed: Parsed, max_tokens: int) -> None:
-        """Send a copy to the model's shadow pool, if one is due. Forms and continued responses are not copied."""
-        service, model = self._services.mirror, self._model
-        mirror = model.mirror
-        if service is None or mirror is None or parsed.api.shape.is_form or self.request.stored is not None:
-            return
-        if service.admits(model, len(parsed.payload)):
-            body = render(parsed, name := mirror.upstream or self._sent_as(parsed), max_tokens)
-            body = body if self._first is None else without_store(body)
-            body = salted(body, self.request.endpoint, self.request.policy.pools[mirror.to], self.request.tenant)
-            rid, total_s = b"%b-%bm" % (self._rid, PROCESS), min(MAX_COPY_S, self.request.tier.timeouts.total_s)
-            service.send(model, name, self.request.endpoint, body, rid, total_s)
-
-    def _message(self, attempt_id: int, upstream: ReplicaConnections, body: bytes) -> bytes:
-        """The whole HTTP message of an attempt: head and body."""
-        # vLLM uses this id as its own id, which must be unique among running requests. So duplicates get an id of their
-        # own, and so do requests with the same id from other clients.
-        rid = f"{self.request_id}{_OURS}{attempt_id}"
-        body = salted(body, self.request.endpoint, upstream.pool, self.request.tenant)
-        return upstream_head(upstream.prefix(self.request.endpoint), self._head, rid, len(body)) + body
-
-    def _open(self, first_lines: bytes, attempt: UpstreamAttempt, held: list[bytes]) -> None:
-        client = self._client
-        assert client is not None
-        if self._renamed:
-            held = put_back(held, self._renamed)
-        parts = [] if self._shown else [first_lines, self._lines(attempt), self._dialect.id_lines(self._rid)]
-        if not self._shown:
-            parts.append(b"transfer-encoding: chunked\r\n\r\n" if client.chunked else b"\r\n")
-        parts += [chunk(piece) for piece in held] if client.chunked else held
-        if attempt.complete and client.chunked:
-            parts.append(LAST_CHUNK)
-        self._shown = True
-        client.write(b"".join(parts))
-        if attempt.complete:
-            self._finish()
-        elif self._paused:
-            self.pause()
-
-    def _show_error(self, problem: Problem, lines: bytes) -> None:
-        client = self._client
-        assert client is not None
-        client.write(error_response(self._dialect, problem, self.request_id, lines))
-        self._finish()
-
-    def _end_in_error(self, problem: Problem) -> None:
-        """End a stream that has begun with an error event."""
-        client, attempt = self._client, self._committed
-        assert client is not None
-        event = error_event(self._dialect, problem)
-        if attempt is not None and attempt.is_inside_event:
-            event = b"\n\n" + event  # ends the unfinished event; otherwise the error would become a part of it
-        # The last chunk is sent, too. Without it, some clients raise an exception and never read the error.
-        client.write(chunk(event) + LAST_CHUNK if client.chunked else event)
-        # The connection is kept, because a client that has the last chunk may already have sent its next request.
-        self._finish()
-
-    def _show_whole(self, attempt: UpstreamAttempt, body: bytes) -> None:
-        client = self._client
-        assert client is not None
-        if self._renamed:
-            body = put_back([body], self._renamed)[0]
-        head = whole_head(attempt.content_type, len(body), attempt.coding)
-        client.write(b"".join((head, self._lines(attempt), self._dialect.id_lines(self._rid), b"\r\n", body)))
-        self._finish()
-
-    def _finish(self) -> None:
-        client, self._client = self._client, None
-        assert client is not None
-        client.done()
-
-    def _lines(self, attempt: UpstreamAttempt) -> bytes:
-        """The gateway's own header lines of a replica's answer or error: replica, times, and changed fields."""
-        queue = milliseconds(self._dispatched_at - self.request.body_at)
-        replica = milliseconds(self.driver.clock() - self._dispatched_at)
-        times = f"server-timing: queue;dur={queue}, replica;dur={replica}\r\n"
-        by = attempt.upstream.served_by(self.request.tier.name)
-        return b"".join((by, times.encode(), self._more_lines, self._limit_lines()))
-
-    def _limit_lines(self) -> bytes:
-        """Header lines of answers and errors alike: CORS, rate limits, and the end of the connection."""
-        closing = b"" if self._client is None else self._client.closing_line()
-        return self._head.cors + closing + self._rates().encode()
-
-    def _rates(self) -> str:
-        limits = self.request.tier.limits
-        if limits.requests_per_min is None and limits.tokens_per_min is None:
-            return ""
-        return rate_limit_lines(self.driver.left(self.request.tenant, self.request.tier.name))

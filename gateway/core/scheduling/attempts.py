@@ -1,0 +1,208 @@
+"""Life cycle of attempts: takes their slots, follows their answers, learns from them, and frees the slots."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.commands import Dispatch
+from gateway.core.fleet.health.evidence import EVIDENCE, seen_of
+from gateway.core.fleet.health.replica_health import SWEEP_S
+from gateway.core.fleet.pool import Pool, Replica
+from gateway.core.fleet.slot import UNREAD
+from gateway.core.policy import AdmissionMode
+from gateway.core.request_state import Attempt, RequestState, offer_of
+from gateway.core.results import AttemptOutcome, AttemptResult, Reason, RunningAttempt
+from gateway.core.scheduling.histories import attempt_history
+from gateway.core.scheduling.lifecycle import Lifecycle
+from gateway.core.scheduling.state import State
+from gateway.core.scheduling.usage import believed, compare_cached
+
+SPARE: Final = 0.2
+"""An overlong answer is cut if less than this share (0-1) of its pool's slots is free."""
+
+
+class AttemptLifecycle:
+    """Opens and closes attempts, and notes what happens in between."""
+
+    def __init__(self, state: State, life: Lifecycle) -> None:
+        self._state = state
+        self._life = life
+        self._call = state.call
+        self._attempts = state.attempts
+        self._timers = state.timers
+        self._fleet = state.fleet
+        self._forecaster = state.forecaster
+        self._accounting = state.accounting
+        self._extra = state.extra
+        self._learners = state.learners
+        self._last_attempt = 0
+
+    def open(self, live: RequestState, replica: Replica, hedge: bool) -> None:
+        """Take a slot of `replica` and dispatch an attempt there. `hedge`: whether the attempt is a duplicate of a late
+        one.
+        """
+        self._last_attempt += 1
+        attempt = self._open(live, replica, hedge, self._last_attempt)
+        max_tokens = live.max_tokens if live.is_capped else 0
+        model = live.request.model.name if live.request.fallback_of else ""
+        self._call.commands.append(
+            Dispatch(live.request.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
+        )
+
+    def adopt(self, live: RequestState, replica: Replica, running: RunningAttempt) -> None:
+        """Take a slot of `replica` for an attempt that another controller opened."""
+        now = self._call.now
+        attempt = self._open(live, replica, bool(live.open), running.attempt)
+        if attempt.facts is not None:
+            attempt.facts.teach_nothing()
+        attempt.sent_at, attempt.first_at = running.sent_at, running.first_at
+        live.reached = live.reached or running.sent_at is not None
+        if running.first_at is not None or running.committed:
+            attempt.slot.prompt_read(now)
+        if running.committed:
+            live.committed, live.replica = attempt, replica
+            if live.request.stream:
+                live.first_at = running.first_at
+        self._life.arm(live)
+
+    def number_from(self, attempt_id: int) -> None:
+        """Give later attempts ids above this one."""
+        self._last_attempt = max(self._last_attempt, attempt_id)
+
+    def _open(self, live: RequestState, replica: Replica, hedge: bool, attempt_id: int) -> Attempt:
+        now = self._call.now
+        pool = replica.pool
+        prompt = live.prompt_tokens
+        indexed = replica.indexed_of(prompt, live.request)
+        cached = replica.expected_of(prompt, indexed) if indexed else 0
+        if live.request.tier.admission.mode is not AdmissionMode.ENFORCE:
+            replica.budget.overfill(replica.bound, now)
+        slot = pool.acquire(replica, live.request.tier.name, prompt, prompt - cached, live.visible, now)
+        pool.router.sent(replica)
+        affinity = live.request.affinity
+        if affinity.adapter:
+            replica.adapters.opened(affinity.adapter)
+        attempt = Attempt(attempt_id, live, slot, hedge)
+        if pool.spec.affinity:
+            attempt.indexed_tokens, attempt.predicted_tokens = indexed, cached
+            replica.cache.evidence.sent(prompt, indexed)
+            attempt.new_blocks = replica.cache.sent(affinity.prefix)
+        self._attempts[attempt.id] = attempt
+        live.open.append(attempt)
+        live.attempts += 1
+        live.replica = replica
+        if pool.in_flight == 1 and pool.spec.health.ejection is not None:
+            self._life.check_by(now + SWEEP_S)
+        if live.dispatched_at is None:
+            self._dispatched(live, pool)
+        context = replica.context_tokens or pool.contexts.least_tokens
+        if context is not None and live.request.max_tokens is None:
+            # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
+            # request.
+            live.max_tokens = min(live.max_tokens, max(1, context - offer_of(live).prompt_likely))
+        for learner in self._learners:
+            learner.opened(attempt, now)
+        slot.prediction = attempt.facts
+        self._life.arm(live)
+        if not live.visible and not replica.is_free and attempt.facts is not None:
+            # No first token will be seen. So a timer serves the queue at the time when this prompt is expected to be
+            # read.
+            self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
+        return attempt
+
+    def _dispatched(self, live: RequestState, pool: Pool) -> None:
+        """Charge the tier and the tenant of a request for its first attempt."""
+        now = live.dispatched_at = self._call.now
+        self._accounting.dispatched(live, now)
+        live.booked_tokens = live.prompt_tokens + live.expected_output
+        pool.queue.served(live.request.tier, live.booked_tokens)
+        self._extra.deposit(live.request.tier)
+
+    def first_token(self, attempt: Attempt) -> None:
+        """Record the first token of an attempt. Its answer is committed, unless the answer of another attempt is
+        committed already.
+        """
+        live, now = attempt.live, self._call.now
+        attempt.replica.health.silence.heard(now)
+        if attempt.first_at is None:
+            attempt.first_at = attempt.last_at = now
+            pool = attempt.replica.pool
+            attempt.slot.prompt_read(now)
+            if attempt.replica.refusals:
+                pool.backoffs.accepted(attempt.replica)
+            for learner in self._learners:
+                learner.first_token(attempt, now)
+        if live.outcome is not None:
+            return
+        if not attempt.cancelled and live.committed in (None, attempt):
+            if live.request.stream and live.first_at is None:
+                live.first_at = now
+                self._accounting.first_token(live, now)
+            if live.committed is None:
+                self._life.commit(attempt)
+        self._life.arm(live)
+
+    def progress(self, attempt: Attempt, tokens: int) -> None:
+        """Record that the answer has `tokens` so far. An overlong answer may be cut."""
+        now = self._call.now
+        attempt.slot.progress(tokens, now - attempt.last_at, now)
+        attempt.tokens = tokens
+        attempt.replica.health.silence.heard(now)
+        for learner in self._learners:
+            learner.progress(attempt, tokens, now)
+        attempt.last_at = now
+        if attempt.watched:
+            self._watch(attempt, tokens)
+
+    def stirred(self, attempt: Attempt) -> None:
+        """Record that a part of an answer has come whose tokens cannot be seen. The rest must follow in time."""
+        now = self._call.now
+        attempt.replica.health.silence.heard(now)
+        attempt.has_begun = True
+        attempt.last_at = now
+        if attempt.live.outcome is None:
+            self._life.arm(attempt.live)
+
+    def _watch(self, attempt: Attempt, tokens: int) -> None:
+        """Cut an overlong answer if requests wait or slots are short. Answers with several choices are never cut."""
+        live, pool = attempt.live, attempt.replica.pool
+        needed = bool(pool.queue) or pool.headroom < SPARE
+        if needed and live.request.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
+            self._life.cut(live, Reason.OUTPUT_LENGTH)
+
+    def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
+        """Free the slot of an attempt and learn from its end. Returns `finish` without impossible token counts."""
+        now = self._call.now
+        attempt = self._attempts[attempt_id]
+        told, finish = finish, believed(attempt, finish)
+        del self._attempts[attempt_id]
+        replica = attempt.replica
+        pool = replica.pool
+        if finish is not told:
+            where = pool.spec.name, replica.spec.name
+            self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
+        attempt.live.open.remove(attempt)
+        attempt.live.tried.append(attempt_history(attempt, finish, now))
+        full = pool.headroom <= 0.0
+        if EVIDENCE[seen_of(finish)].is_answer:
+            replica.health.silence.heard(now)
+        left_tokens = attempt.left_tokens(finish.end, now)
+        attempt.slot.release(finish.end, left_tokens, now)
+        if finish.end not in UNREAD:
+            attempt.live.is_read = True
+        elif pool.spec.affinity:
+            replica.cache.take_back(attempt.live.request.affinity.prefix, attempt.new_blocks)
+            replica.cache.evidence.sent(-attempt.prompt_tokens, -attempt.indexed_tokens)
+        if attempt.live.request.affinity.adapter:
+            replica.adapters.closed(attempt.live.request.affinity.adapter)
+        if attempt.live.request.batch == 1:
+            self._fleet.learn_context(replica, finish, now)
+            if finish.end is AttemptOutcome.COMPLETE:
+                compare_cached(attempt, finish)
+        for learner in self._learners:
+            learner.closed(attempt, finish, now)
+        if not replica.in_flight and replica.spec.name not in pool.replicas:
+            self._forecaster.keep(self._state.policy, self._attempts.values())
+        if finish.end not in UNREAD:
+            pool.drain.ended(full, now)
+        return finish

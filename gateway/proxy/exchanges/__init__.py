@@ -1,0 +1,1 @@
+"""Exchanges: each sends one request to replicas, and forwards one answer to the client."""
