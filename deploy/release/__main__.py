@@ -71,7 +71,7 @@ def try_wheel() -> None:
         _run(sys.executable, "-m", "venv", str(venv))
         _run(str(venv / "bin" / "pip"), "install", "--quiet", "--no-index", "--find-links", str(folder), "tailgate")
         command = [str(venv / "bin" / "tailgate"), "demo", "--free-ports"]
-        with subprocess.Popen(command, cwd=made, stdout=subprocess.PIPE, text=True) as demo:
+        with subprocess.Popen(command, cwd=made, env=_environment(), stdout=subprocess.PIPE, text=True) as demo:
             assert demo.stdout is not None
             said = []
             for line in demo.stdout:
@@ -89,12 +89,15 @@ def try_wheel() -> None:
 
 
 def _run(*command: str, pure: str | None = None) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != PURE}
-    if pure is not None:
-        environment[PURE] = pure
+    environment = _environment() | ({} if pure is None else {PURE: pure})
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     if done.returncode:
         raise NotReleasable(f"{' '.join(command)} failed with {done.returncode}")
+
+
+def _environment() -> dict[str, str]:
+    """The environment without variables that lead Python to the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TAILGATE_"))}
 
 
 if __name__ == "__main__":

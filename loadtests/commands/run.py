@@ -274,6 +274,7 @@ async def _test(
         raise Nothing(wrong[0] if wrong else f"{traffic.name}: it has no request")
     if probe_first:
         target, sizes = await contact(target, first, plan.seed, console(stderr=True).print, plan.timeout_s)
+        about = replace(about, left_out=sorted(target.left_out))
         if sizes is not None:
             plan, about = replace(plan, sizes=sizes), replace(about, probed=True)
     else:

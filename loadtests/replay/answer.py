@@ -17,6 +17,8 @@ MAX_EVENT_BYTES = 1 << 22
 MAX_BODY_BYTES = 1 << 24
 MAX_SHOWN = 60
 """Letters that are kept of a target's name for an error."""
+MAX_MESSAGE = 300
+"""Letters that are kept of a target's own words about an error."""
 MAX_TOKENS = (1 << 32) - 1
 """Largest token count of an answer: rows have no room for more (loadtests.replay.columns)."""
 MAX_DURATION = 1e9
@@ -48,6 +50,7 @@ class Answer:
         "done",
         "error",
         "finish_reason",
+        "message",
         "output_tokens",
         "prompt_tokens",
         "queue_s",
@@ -83,6 +86,8 @@ class Answer:
         """Events with content, reasoning or a tool call."""
         self.reason = ""
         """The header x-tailgate-reason, else the name of the error in the body or in the stream."""
+        self.message = ""
+        """The target's own words about its error; empty if it has none."""
         self.tier = ""
         self.replica = ""
         self.retry_after_s: float | None = None
@@ -110,8 +115,10 @@ class Answer:
 
     @property
     def empty(self) -> bool:
-        """Whether the answer is empty. An end with a reason is content: some answers have no other token."""
-        return not (self.chunks or self._text or self.finish_reason)
+        """Whether the answer has no token. A single counted token may be without text: the end itself, or half a
+        letter.
+        """
+        return not (self.chunks or self._text or (self.finish_reason and self.output_tokens == 1))
 
     def feed(self, data: bytes) -> None:
         """Read more bytes. Raises httptools.HttpParserError if they are not HTTP, or if an event is not JSON."""
@@ -204,13 +211,18 @@ class Answer:
                 self._text = self._text or bool(choice.get("text") or _said("message", choice.get("message") or {}))
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
             self._common(said)
+            if self.status != 200 and not self.error:
+                self.message = _message(said)  # {"detail": ...} of FastAPI, {"object": "error", ...} of old vLLMs
         except Garbage:
             if self.status == 200:
-                raise  # error pages of proxies are HTML: the status says enough
+                raise
+            if not body.lstrip().startswith(b"<"):  # error pages of proxies are HTML: the status says enough
+                self.message = _message(body[: 4 * MAX_MESSAGE].decode(errors="replace"))
 
     def _common(self, said: dict[str, Any]) -> None:
         if error := said.get("error"):
             self.error = True
+            self.message = _message(error)
             if not self.reason:
                 self.reason = _called(error)
         if usage := said.get("usage"):
@@ -268,6 +280,12 @@ def _called(error: object) -> str:
     if isinstance(error, dict):
         return str(error.get("code") or error.get("type") or "error")[:MAX_SHOWN]
     return str(error)[:MAX_SHOWN]
+
+
+def _message(error: object) -> str:
+    """The words of an error in any dialect, on one line."""
+    words = error.get("message") or error.get("detail") or "" if isinstance(error, dict) else error
+    return " ".join(str(words).split())[:MAX_MESSAGE]
 
 
 def _queue_s(value: bytes) -> float | None:

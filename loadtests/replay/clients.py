@@ -26,7 +26,6 @@ EARLY_S = 0.002
 CHECK_S, CHECK_EACH_S = 0.02, 2e-5
 """Shortest time between two checks for silent connections, and the time that each connection adds to it. A check reads
 all connections, and must not delay the generator."""
-EMPTY = "200 with an empty answer"
 Gap = Callable[[Request, float, int], None]
 """Called with a request, the time since its last content, and the number of pieces of content that arrived together."""
 
@@ -131,8 +130,8 @@ class Client(asyncio.Protocol):
         request.replica, request.served_tier = answer.replica, answer.tier
         request.prompt_tokens, request.output_tokens = answer.prompt_tokens, answer.output_tokens
         request.cached_tokens = answer.cached_tokens
-        # An SDK does not notice that a 200 without an answer failed.
-        self._clients.over(request, answer.should_retry != "false" and reason != EMPTY)
+        request.message = answer.message
+        self._clients.over(request, answer.should_retry != "false")
 
 
 def what_came(answer: Answer) -> tuple[Outcome, str]:
@@ -147,7 +146,7 @@ def what_came(answer: Answer) -> tuple[Outcome, str]:
         if answer.streamed and not (answer.done or answer.finish_reason):
             return Outcome.TRUNCATED, "the stream ended without [DONE] and without a reason"
         if answer.empty:
-            return Outcome.FAILED, EMPTY
+            return Outcome.EMPTY, ""
         return Outcome.FINISHED, ""
     reason = reason or f"status {status}"
     if status == 429 and reason.startswith("limit-"):

@@ -92,6 +92,8 @@ class Columns:
         self.rows = 0
         self._warmup_s = warmup_s
         self.tiers, self.reasons, self.replicas = Names(), Names(), Names()
+        self.messages: dict[str, str] = {}
+        """The first words of the target about each reason."""
         self.gaps: dict[str, Gaps] = {}
         """ITL by tier, only of requests due after the warm-up: they cannot be separated from others in a histogram
         later.
@@ -111,6 +113,8 @@ class Columns:
 
     def ended(self, request: Request) -> None:
         """Write the row of a request."""
+        if request.message and request.outcome is not Outcome.FINISHED:
+            self.messages.setdefault(self.reasons.known(request.reason), request.message)
         self._buffer += _ROW.pack(*self._row(request))
         self.rows += 1
         if self.rows % FLUSH_ROWS == 0:

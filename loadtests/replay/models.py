@@ -10,7 +10,7 @@ import httpx
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.fleet.models_json import ModelCard, read_models
 from gateway.sim.workload.arrivals import Arrival
-from loadtests.replay.probe import TIMEOUT_S, NotFound, probe
+from loadtests.replay.probe import TIMEOUT_S, NotFound, probe, refused_fields
 from loadtests.replay.prompts import Sizes
 from loadtests.replay.target import Target
 
@@ -25,18 +25,24 @@ class WhichModel(Exception):
 async def contact(
     target: Target, arrival: Arrival, seed: int, tell: Callable[[str], None], timeout_s: float = TIMEOUT_S
 ) -> tuple[Target, Sizes | None]:
-    """The target and the result of a probe; with its only model if it lacks that of the traffic.
+    """The target and the result of a probe; with its only model if it lacks that of the traffic, and without the
+    fields that it refuses.
 
     Raises NoContact, and WhichModel.
     """
     try:
-        return target, await probe(target, arrival, seed, tell, timeout_s)
+        sizes = await probe(target, arrival, seed, tell, timeout_s)
     except NotFound:
         found = await with_its_model(target, arrival)
         if found is None:
             raise
-    tell(f"{target.url} has no model {arrival.model}: all requests use its only model, {found.model}")
-    return found, await probe(found, arrival, seed, tell, timeout_s)
+        tell(f"{target.url} has no model {arrival.model}: all requests use its only model, {found.model}")
+        target = found
+        sizes = await probe(target, arrival, seed, tell, timeout_s)
+    left_out = await refused_fields(target, arrival, seed, timeout_s)
+    if left_out:
+        tell(f"{target.url} refuses {', '.join(sorted(left_out))}: all requests go without")
+    return replace(target, left_out=left_out), sizes
 
 
 async def with_its_model(target: Target, arrival: Arrival) -> Target | None:

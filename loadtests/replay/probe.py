@@ -1,4 +1,7 @@
-"""The first contact: whether the target answers, and how it counts the tokens of a prompt."""
+"""The first contact: whether the target answers, how it counts the tokens of a prompt, and what it refuses.
+
+Nothing but a target that cannot be reached, or that knows neither key, model nor path, ends a test here.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ TIMEOUT_S = 60.0
 TELL_S = 2.0
 """Seconds without an answer after which the wait is reported."""
 NOT_FOUND = 404
+HOPELESS = (401, 403, NOT_FOUND)
+"""Statuses that any other request would get, too."""
+REFUSABLE = ("stream_options", "ignore_eos", "min_tokens")
+"""Fields of a body that only measure, and that some servers refuse."""
 
 
 class NoContact(Exception):
@@ -55,18 +62,43 @@ async def probe(
                 f"{target.url} redirects the first request ({request.status}): "
                 "give --target the address of the redirect"
             )
-        if request.outcome is Outcome.TIMEOUT:
-            tell(f"{target.url} did not answer the first request within {timeout_s:g} s")
-        if request.outcome in (Outcome.CONNECT, Outcome.RESET, Outcome.NO_HTTP, Outcome.INVALID):
+        if request.outcome is Outcome.CONNECT or request.status in HOPELESS:
             refusal = NotFound if request.status == NOT_FOUND else NoContact
-            raise refusal(f"{target.url} {_told(request)}")
-        if request.outcome is not Outcome.FINISHED or not request.prompt_tokens:
+            raise refusal(f"{target.url} {_told(request, timeout_s)}")
+        if request.outcome is not Outcome.FINISHED:
+            tell(f"{target.url} {_told(request, timeout_s)}: the test goes on, with one token a word")
+            return None
+        if not request.prompt_tokens:
             return None
         counted.append((words, request.prompt_tokens))
     try:
         return fitted(counted)
     except ValueError as error:
-        raise NoContact(f"{target.url} counts tokens in an unknown way: {error}") from None
+        tell(f"{target.url} counts tokens in an unknown way: {error}: the test goes on, with one token a word")
+        return None
+
+
+async def refused_fields(target: Target, arrival: Arrival, seed: int, timeout_s: float = TIMEOUT_S) -> frozenset[str]:
+    """The measuring fields that the target refuses: as few as may be left out so that it answers.
+
+    Empty if it answers a request of the test as it is, or refuses it for another reason. Raises NoContact.
+    """
+    asked = replace(arrival, prompt_tokens=WORDS[0], output_tokens=1, max_tokens=1, prefix=())
+
+    async def is_refused(without: frozenset[str]) -> Request | None:
+        writer = Writer(replace(target, left_out=without), Prompts(seed))
+        request = await _ask(target, writer, Request(-9, asked), min(TIMEOUT_S, timeout_s))
+        return request if request.outcome is Outcome.INVALID and request.status not in HOPELESS else None
+
+    first = await is_refused(target.left_out)
+    if first is None:
+        return target.left_out
+    sent = [name for name in REFUSABLE if name not in target.extra]
+    named = [name for name in sent if name in first.message]
+    for names in ([named] if named else []) + [[name] for name in sent] + [sent]:
+        if await is_refused(frozenset(names)) is None:
+            return frozenset(names)
+    return target.left_out
 
 
 async def reach(target: Target) -> None:
@@ -98,10 +130,12 @@ async def _ask(target: Target, writer: Writer, request: Request, timeout_s: floa
     return request
 
 
-def _told(request: Request) -> str:
+def _told(request: Request, timeout_s: float) -> str:
     match request.outcome:
         case Outcome.CONNECT:
             return f"cannot be reached: {request.reason}"
+        case Outcome.TIMEOUT:
+            return f"did not answer the first request within {timeout_s:g} s"
         case Outcome.INVALID:
             untold = request.reason == f"status {request.status}"
             # not an error of an OpenAI API: the server does not know the path
@@ -110,5 +144,7 @@ def _told(request: Request) -> str:
             hint = {401: "; give --key", NOT_FOUND: "; give --model"}.get(request.status, "")
             why = "" if untold or request.reason == str(request.status) else f": {request.reason}"
             return f"answers {request.status} to the first request{why}{hint}"
-        case _:
+        case Outcome.NO_HTTP | Outcome.RESET:
             return f"does not speak proper HTTP: {request.reason}"
+        case _:
+            return f"does not answer the first request: {request.reason or request.outcome.name.lower()}"

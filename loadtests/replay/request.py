@@ -22,7 +22,7 @@ class Outcome(IntEnum):
     INVALID = 4
     """Any other 4xx: counted apart."""
     FAILED = 5
-    """Any other 5xx, an unknown status, or a 200 without an answer."""
+    """Any other 5xx, or an unknown status."""
     ERROR_EVENT = 6
     """The stream contained an error."""
     TRUNCATED = 7
@@ -39,6 +39,9 @@ class Outcome(IntEnum):
     """Still open when the grace after the test was over."""
     INTERRUPTED = 13
     """The request was open when the user stopped the test. It is counted apart, unless it was late already."""
+
+    EMPTY = 14
+    """A 200 that ended in order, without a token."""
 
     @property
     def counts(self) -> bool:
@@ -77,6 +80,8 @@ class Request:
     status: int = 0
     reason: str = ""
     """The reason why it did not finish: the gateway's own if it gave one."""
+    message: str = ""
+    """The target's own words about it."""
     retry_after_s: float | None = None
     queue_s: float | None = None
     """Time in the gateway's queue, from `server-timing`."""

@@ -40,6 +40,8 @@ class Target:
     length: Length = Length.CAP
     extra: Mapping[str, object] = field(default_factory=dict)
     """Fields to add to every body."""
+    left_out: frozenset[str] = frozenset()
+    """Fields that this server refuses, and that bodies therefore lack."""
 
     def __post_init__(self) -> None:
         if "@" in self.url:  # nothing else of it is shown: it may contain a password
@@ -104,6 +106,8 @@ class Writer:
                 body["min_tokens"] = arrival.output_tokens
                 if arrival.max_tokens is not None:
                     body["max_tokens"] = arrival.max_tokens
+        for name in target.left_out:
+            body.pop(name, None)
         raw = orjson.dumps({**body, **target.extra} if target.extra else body)
         return b"%b%d%b\r\n\r\n%b" % (self._head(arrival.tier, arrival.tenant), len(raw), more, raw)
 

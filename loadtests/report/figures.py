@@ -86,6 +86,7 @@ def report(run: RunFile, rows: Rows, policy: Held | None) -> Report:
         "totals": totals.result() | rates.result(),
         "tiers": {name: of | {"over_time": tiers_over_time[name]} for name, of in tiers.items()},
         "replicas": replicas.result(),
+        "messages": run.messages,
         "prompts": prompts.result(),
         "over_time": over_time.result(),
         "over_load": loads.result(),
@@ -107,6 +108,7 @@ def _about(run: RunFile) -> Report:
         "unnamed_tier": about.unnamed_tier,
         "probed": about.probed,
         "length": about.length,
+        "left_out": about.left_out,
         "warmup_s": about.warmup_s,
         "planned_s": about.planned_s,
         "empty_rows": run.played.empty_rows,
@@ -289,12 +291,16 @@ def _prompts(rows: Rows) -> Report:
     """Wanted and counted tokens of prompts and answers, if the target reports counts."""
     known = rows[rows["prompt_counted"] > 0]
     finished = rows[rows["outcome"] == Outcome.FINISHED]
+    streamed = finished[finished["chunks"] > 0]
     return {
         "prompt_tokens": int(known["prompt_tokens"].sum()),
         "prompt_tokens_counted": int(known["prompt_counted"].sum()),
         "output_tokens_wanted": int(finished["output_wanted"].sum()),
         "output_tokens": int(finished["output_tokens"].sum()),
         "shorter_answers": _count(finished["output_tokens"] < finished["output_wanted"]),
+        "longer_answers": _count(finished["output_tokens"] > finished["output_wanted"]),
+        "fewer_tokens_than_pieces": _count(finished["output_tokens"] < finished["chunks"]),
+        "tokens_per_piece": _ratio(float(streamed["output_tokens"].sum()), float(streamed["chunks"].sum())),
     }
 
 

@@ -24,6 +24,7 @@ ERRORS = {
     Outcome.CONNECT: "no connection",
     Outcome.TIMEOUT: "client timeout",
     Outcome.NO_HTTP: "no HTTP",
+    Outcome.EMPTY: "empty answer",
 }
 """Outcomes with an error, and their names in reports."""
 

@@ -10,11 +10,14 @@ from typing import Any
 from loadtests.charts.chart import Chart, Picture
 from loadtests.charts.svg import STYLE, svg
 from loadtests.report.pictures import pictures
-from loadtests.report.words import headline, objective, rate, share, shed, time, warnings
+from loadtests.report.words import headline, objective, rate, share, shed, time, told, warnings
 
 Report = dict[str, Any]
 TEMPLATE = Path(__file__).parent / "page.html"
 Rows = Iterable[Sequence[str]]
+QUANTILES = ("p50", "p90", "p95", "p99", "p999", "max")
+SEVERAL = 1.05
+"""Tokens in a piece of content from which gaps between pieces are not those between tokens."""
 
 
 def page(report: Report) -> str:
@@ -31,6 +34,7 @@ def page(report: Report) -> str:
         _latencies(report),
         _objectives(report),
         _sheds(report),
+        table([], [line.split(": ", 1) for line in told(report)], "In the target's own words"),
         _retry_after(report),
         _replicas(report),
         "<h2>Can it be trusted?</h2>",
@@ -120,13 +124,18 @@ def _tiers(report: Report) -> str:
 
 def _latencies(report: Report) -> str:
     rows = []
+    per_piece = report["prompts"]["tokens_per_piece"] or 1.0
+    several = per_piece if per_piece > SEVERAL else None
     for name, of in report["tiers"].items():
         metrics = {**of["latencies"], "itl": of["itl"]}
         for metric in ("ttft", "itl", "tpot", "e2e", "queue"):
             found = metrics[metric]
+            if metric == "itl" and found["n"] and several:
+                cells = [time(found[quantile] / several) for quantile in QUANTILES]
+                rows.append([f"{name} ITL of tokens, {several:.3g} a piece", "", *cells])
             if found["n"]:
                 label = {"queue": "queue time", "e2e": "e2e"}.get(metric, metric.upper())
-                cells = [time(found[quantile]) for quantile in ("p50", "p90", "p95", "p99", "p999", "max")]
+                cells = [time(found[quantile]) for quantile in QUANTILES]
                 rows.append([f"{name} {label}", f"{found['n']:,}", *cells])
     caption = "Latency of answered requests, from the time they were due"
     return table(["", "of", "p50", "p90", "p95", "p99", "p99.9", "most"], rows, caption)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -42,6 +42,8 @@ class About:
     """The name for requests without a named tier; None if tiers are named."""
     probed: bool = False
     """Whether the target reported how it counts prompts."""
+    left_out: list[str] = field(default_factory=list)
+    """Fields of bodies that the target refused, so that requests went without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class RunFile:
     gaps: dict[str, dict[int, int]]
     """ITL by tier: counts by bucket of loadtests.replay.gaps."""
     version: int = VERSION
+    messages: dict[str, str] = field(default_factory=dict)
+    """The target's words about a reason, as it first said them."""
 
 
 def write_run(folder: Path, about: About, played: Played, columns: Columns) -> None:
@@ -65,7 +69,8 @@ def write_run(folder: Path, about: About, played: Played, columns: Columns) -> N
         tier: {bucket: count for bucket, count in enumerate(found.counts) if count}
         for tier, found in columns.gaps.items()
     }
-    run = RunFile(about, played, columns.tiers.names, columns.reasons.names, columns.replicas.names, gaps)
+    names = columns.tiers.names, columns.reasons.names, columns.replicas.names
+    run = RunFile(about, played, *names, gaps, messages=columns.messages)
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2
     (folder / FILE).write_bytes(orjson.dumps(asdict(run), option=options))
 

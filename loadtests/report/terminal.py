@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.report.words import headline, objective, rate, share, time, warnings
+from loadtests.report.words import headline, objective, rate, share, time, told, warnings
 
 Report = dict[str, Any]
 
@@ -34,27 +34,28 @@ def print_report(report: Report, out: Console) -> None:
         "Objectives, of answered requests; then the share of all that each concerns": _objectives(report),
         "Not good": _reasons(report, "misses"),
         "Counted apart": _reasons(report, "apart"),
+        "In the target's own words": told(report),
     }
     for title, rows in sections.items():
         if rows:
             out.print(Text(title, style="bold"))
             for row in rows:
                 out.print(f"  {row}")
-    if report["about"]["retries"] and (told := list(_retry_after(report))):
+    if report["about"]["retries"] and (again := list(_retry_after(report))):
         out.print(Text("Retry-After, over all tries", style="bold"))
-        for row in told:
+        for row in again:
             out.print(f"  {row}")
 
 
 def _retry_after(report: Report) -> Iterator[str]:
     for name, of in report["tiers"].items():
-        for reason, told in of["retry_after"].items():
+        for reason, tries in of["retry_after"].items():
             yield (
-                f"{name}: {reason}: {told['told']:,} told when to retry, {told['obeyed']:,} did, of which "
-                f"{told['admitted']:,} were answered and {told['refused']:,} refused again"
+                f"{name}: {reason}: {tries['told']:,} told when to retry, {tries['obeyed']:,} did, of which "
+                f"{tries['admitted']:,} were answered and {tries['refused']:,} refused again"
             )
         if of["retry_after"]:
-            back = [sum(told[column] for told in of["retry_after"].values()) for column in ("admitted", "refused")]
+            back = [sum(tries[column] for tries in of["retry_after"].values()) for column in ("admitted", "refused")]
             yield f"{name}: answered: {_answered(*back)} of those, {_answered(**of['newcomers'])} of newcomers"
 
 

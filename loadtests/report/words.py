@@ -130,6 +130,9 @@ def warnings(report: Report) -> list[str]:
         found.append(f"The target counts {share(counted / wanted)} of the prompt tokens of the traffic.")
     if about["length"] != "cap" and prompts["shorter_answers"]:
         found.append(f"{prompts['shorter_answers']:,} answers were shorter than the traffic says.")
+    found += _contradictions(report)
+    if left_out := about.get("left_out"):
+        found.append(f"The target refuses {', '.join(left_out)}: all requests went without.")
     for tier, of in report["tiers"].items():
         others = {name: count for name, count in of["served_as"].items() if name != tier}
         unnamed = about["policy"] is None and tier == about.get("unnamed_tier")
@@ -137,6 +140,32 @@ def warnings(report: Report) -> list[str]:
             names = ", ".join(f"{count:,} as {name}" for name, count in others.items())
             mend = "give its key with --key, serve a policy that has this tier, or name another with --mix"
             found.append(f"Requests of tier {tier} were served as another tier ({names}): {mend}.")
+    return found
+
+
+def _contradictions(report: Report) -> list[str]:
+    """Where the token counts of the target contradict its answers."""
+    prompts, found = report["prompts"], []
+    if fewer := prompts.get("fewer_tokens_than_pieces"):
+        found.append(f"{fewer:,} answers arrived in more pieces than the tokens that the target counts.")
+    if report["about"]["length"] != "hidden" and (longer := prompts.get("longer_answers")):
+        found.append(f"The target counts more output tokens than were asked for in {longer:,} answers.")
+    return found
+
+
+def told(report: Report) -> list[str]:
+    """The target's own words, once for each reason with which requests failed or were refused."""
+    found = []
+    for reason, message in report.get("messages", {}).items():
+        count = sum(
+            number
+            for of in report["tiers"].values()
+            for kind in ("misses", "apart")
+            for name, number in of[kind].items()
+            if name.endswith(f": {reason}")
+        )
+        if count:
+            found.append(f"{reason} ({count:,}): {message}")
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gateway.sim.workload.arrivals import Arrival
+from loadtests.replay.answer import MAX_MESSAGE
 from loadtests.replay.clients import CHECK_S, Client, Clients
 from loadtests.replay.columns import Columns, Rows, read_rows
 from loadtests.replay.request import Outcome, Request
@@ -73,6 +74,10 @@ def rows_of(folder: Path, request: Request) -> Rows:
     return read_rows(folder)
 
 
+def counted(tokens: int) -> bytes:
+    return b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":%d}}\n\n' % tokens
+
+
 def whole(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
@@ -87,12 +92,16 @@ def whole(body: bytes) -> bytes:
         HEAD + END,
         HEAD + chunk(ROLE) + END,
         HEAD + chunk(USAGE) + END,
+        whole(ENDED_AT_ONCE),
+        HEAD + chunk(ROLE) + chunk(LAST) + END,
+        HEAD + chunk(ROLE) + chunk(LAST) + chunk(counted(0)) + END,
+        HEAD + chunk(ROLE) + chunk(LAST) + chunk(counted(20)) + END,
     ],
 )
-def test_empty_200_answer_is_a_failure(data: bytes) -> None:
+def test_200_answer_without_a_token_is_empty(data: bytes) -> None:
     line = Line().gets(data)
-    assert (line.request.outcome, line.request.reason) == (Outcome.FAILED, "200 with an empty answer")
-    assert line.ended == [(line.request, False)]
+    assert (line.request.outcome, line.request.reason) == (Outcome.EMPTY, "")
+    assert line.ended == [(line.request, True)]
 
 
 @pytest.mark.parametrize(
@@ -100,12 +109,11 @@ def test_empty_200_answer_is_a_failure(data: bytes) -> None:
     [
         whole(b'{"choices":[{"message":{"content":"hi"}}]}'),
         whole(b'{"choices":[{"message":{"content":null,"tool_calls":[{"index":0}]}}]}'),
-        whole(ENDED_AT_ONCE),
-        HEAD + chunk(ROLE) + chunk(LAST) + END,
+        HEAD + chunk(ROLE) + chunk(LAST) + chunk(counted(1)) + END,
         HEAD + chunk(ONE) + END,
     ],
 )
-def test_answer_with_only_a_finish_reason_is_finished(data: bytes) -> None:
+def test_answer_with_a_token_is_finished_even_if_the_token_has_no_text(data: bytes) -> None:
     assert Line().gets(data).request.outcome is Outcome.FINISHED
 
 
@@ -159,6 +167,31 @@ def test_error_status_decides_the_outcome_whatever_the_body() -> None:
     assert (request.outcome, request.reason) == (Outcome.FAILED, "broken")
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"error":{"message":"max_tokens  is\\ntoo large","code":400}}', "max_tokens is too large"),
+        (b'{"object":"error","message":"no such model"}', "no such model"),
+        (b'{"detail":"Not Found"}', "Not Found"),
+        (b'{"error":"overloaded"}', "overloaded"),
+        (b"upstream timed out", "upstream timed out"),
+        (b"<html><h1>502</h1></html>", ""),
+        (b'{"error":{"message":"%b"}}' % (b"x" * 999), "x" * MAX_MESSAGE),
+    ],
+)
+def test_words_of_the_target_about_its_error_are_kept(body: bytes, told: str) -> None:
+    assert Line().gets(whole(body).replace(b"200 OK", b"400 No")).request.message == told
+
+
+def test_report_has_the_first_words_about_each_reason(tmp_path: Path) -> None:
+    columns = Columns(tmp_path)
+    for words in (b"first", b"second"):
+        answer = whole(b'{"error":{"message":"%b","code":"bad"}}' % words).replace(b"200 OK", b"400 No")
+        columns.ended(Line().gets(answer).request)
+    columns.close()
+    assert columns.messages == {"bad": "first"}
+
+
 def test_absurd_times_are_recorded_as_missing(tmp_path: Path) -> None:
     head = b"HTTP/1.1 503 No\r\nretry-after: 1e39\r\nserver-timing: queue;dur=1e300\r\ncontent-length: 0\r\n\r\n"
     request = Line().gets(head).request
@@ -169,7 +202,7 @@ def test_absurd_times_are_recorded_as_missing(tmp_path: Path) -> None:
 
 def test_first_and_last_token_coincide_in_a_stream_read_in_one_piece() -> None:
     answer = whole(b'{"choices":[{"message":{"content":"hi"}}],"usage":{"completion_tokens":9}}')
-    for data in (answer, HEAD + chunk(ROLE) + chunk(LAST) + END):
+    for data in (answer, HEAD + chunk(ROLE) + chunk(LAST) + chunk(counted(1)) + END):
         request = Line().gets(data, at=4.0).request
         assert (request.first_s, request.ended_s, request.outcome) == (4.0, 4.0, Outcome.FINISHED)
     assert Line(stream=False).gets(answer, at=4.0).request.first_s is None

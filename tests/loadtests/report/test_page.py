@@ -186,3 +186,35 @@ def test_report_figures_are_rounded_for_reading() -> None:
     assert [share(x) for x in (None, 0.0, 1.0, 0.9823, 0.99996, 0.00004)] == [
         "–", "0.0%", "100.0%", "98.2%", "99.996%", "0.004%",
     ]  # fmt: skip
+
+
+def test_report_quotes_the_target_once_for_requests_that_failed_alike(tmp_path: Path) -> None:
+    bad = [refused(float(n), outcome=Outcome.INVALID, reason="too-long", status=400) for n in range(3)]
+    for number, request in enumerate(bad):
+        request.message = f"the prompt is too long <{number}>"
+    found = made(tmp_path, [answered(5.0), *bad])
+    out = StringIO()
+    print_report(found, Console(file=out, width=300))
+    assert out.getvalue().count("too-long (3): the prompt is too long <0>") == 1
+    assert page(found).count("the prompt is too long &lt;0&gt;") == 1
+    assert "<1>" not in out.getvalue()
+
+
+def test_report_notes_token_counts_that_contradict_the_answers(tmp_path: Path) -> None:
+    pieces, longer, fair = answered(1.0), answered(2.0), answered(3.0)
+    pieces.output_tokens = 4
+    longer.output_tokens = 900
+    told = warnings(made(tmp_path, [pieces, longer, fair]))
+    assert "1 answers arrived in more pieces than the tokens that the target counts." in told
+    assert "The target counts more output tokens than were asked for in 1 answers." in told
+    (tmp_path / "fair").mkdir()
+    assert not [line for line in warnings(made(tmp_path / "fair", [fair])) if "counts" in line]
+
+
+def test_latency_table_has_gaps_of_tokens_if_a_piece_has_several(tmp_path: Path) -> None:
+    requests = [answered(float(n), tokens=40) for n in range(9)]
+    for request in requests:
+        request.chunks = 10
+    (tmp_path / "one").mkdir()
+    assert "ITL of tokens, 4 a piece" in page(made(tmp_path, requests))
+    assert "ITL of tokens" not in page(made(tmp_path / "one"))
