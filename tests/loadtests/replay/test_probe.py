@@ -64,7 +64,7 @@ async def test_refused_measuring_fields_are_left_out_and_said(refused: set[str],
 
 async def test_nothing_is_left_out_for_a_server_that_takes_all_or_refuses_for_another_reason() -> None:
     for told in ("", "the prompt is too short"):
-        async with strict(lambda _, told=told: told) as (url, _):  # type: ignore[misc]
+        async with strict(lambda _, told=told: told) as (url, _):
             assert await refused_fields(Target(url, length=Length.EXACT), ARRIVAL, 1) == frozenset()
 
 
