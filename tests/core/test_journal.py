@@ -60,7 +60,7 @@ def on_paper(rows: Sequence[object]) -> list[Any]:
 
 
 def header(encoder: Encoder, seed: int = 1) -> dict[str, Any]:
-    (row,) = on_paper([{"journal": 2, **encoder.header(seed)}])
+    (row,) = on_paper([{"journal": 3, **encoder.header(seed)}])
     return row
 
 
@@ -430,7 +430,7 @@ def test_journal_row_that_is_no_call_is_refused(row: list[object], complaint: st
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"journal": 99}, "not that of a journal in format 2"),
+        ({"journal": 99}, "not that of a journal in format 3"),
         ({"seed": "one"}, "no seed"),
         ({"policy": {"Policy": {"models": {"map": {}}}}}, "fields of Policy are missing: default_tier, pools, tiers"),
     ],

@@ -55,7 +55,7 @@ def test_replay_sends_each_session_to_the_same_arm_adapter_and_fallback() -> Non
             hear(controller.finish(sent.pop(0).attempt, AttemptResult(AttemptOutcome.COMPLETE, 10, 5), number + 0.5))
 
     encoder = Encoder(first)
-    header: dict[str, Any] = json.loads(json.dumps({"journal": 2, **encoder.header(3)}))
+    header: dict[str, Any] = json.loads(json.dumps({"journal": 3, **encoder.header(3)}))
     again = Replay(header, Random)
     answers = 0
     for row in json.loads(json.dumps(encoder.rows(told))):

@@ -63,7 +63,7 @@ def test_full_journal_files_are_kept_under_numbers_and_the_oldest_goes(tmp_path:
     files.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["j", "j.1", "j.2"]
     heads = [rows(tmp_path / name)[0] for name in ("j.2", "j.1", "j")]
-    assert heads == [{"journal": 2, "part": part, **HEADER} for part in (6, 7, 8)]
+    assert heads == [{"journal": 3, "part": part, **HEADER} for part in (6, 7, 8)]
     assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
 
 
@@ -72,7 +72,7 @@ def test_journal_files_of_an_earlier_process_are_kept(tmp_path: Path) -> None:
         files = Parts(tmp_path / "j", {"run": run}, max_bytes=100, files=2)
         files.write(LINE)
         files.close()
-    assert [rows(tmp_path / name)[0] for name in ("j.1", "j")] == [{"journal": 2, "part": 1, "run": n} for n in (1, 2)]
+    assert [rows(tmp_path / name)[0] for name in ("j.1", "j")] == [{"journal": 3, "part": 1, "run": n} for n in (1, 2)]
     assert not (tmp_path / "j.2").exists()
 
 

@@ -133,12 +133,12 @@ def test_replay_ends_before_a_last_journal_line_that_is_cut_off(tmp_path: Path) 
         (0, b"apiVersion: tailgate/v1\n", "is not a journal"),
         (
             0,
-            {"journal": 3, "run": "r", "part": 1, "version": "9"},
-            "is a journal in format 3, of tailgate 9: .* format 2",
+            {"journal": 2, "run": "r", "part": 1, "version": "9"},
+            "is a journal in format 2, of tailgate 9: .* format 3",
         ),
         (
             0,
-            {"journal": 2, "run": "r", "part": 1, "version": "9"},
+            {"journal": 3, "run": "r", "part": 1, "version": "9"},
             r"j:1: the header is not .*\(written by tailgate 9\)",
         ),
         (3, b"[1.0,\n", "j:4: this is not JSON"),

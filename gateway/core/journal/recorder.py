@@ -1,6 +1,6 @@
 """The journal of a controller: every call with its arguments and its answer, converted to plain data and back.
 
-    {"journal": 2, "run": ..., "policy": {...}, "seed": ..., "fields": {...}}     the header
+    {"journal": 3, "run": ..., "policy": {...}, "seed": ..., "fields": {...}}     the header
     [now, call, [argument, ...], [command, ...]]                                                a call
     {"let": "2", "be": {"Policy": {...}}}                                                       defines a name
     {"gap": 17}                                                                                 17 calls are missing
@@ -28,7 +28,7 @@ from gateway.core.request import Random, Request
 from gateway.core.results import AttemptResult, Reason, RunningAttempt
 from gateway.core.sample import Sample
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

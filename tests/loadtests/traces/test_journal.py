@@ -54,7 +54,7 @@ def answered(requests: int, first_s: float = 0.5, rules: Policy = POLICY, then: 
         controller.arrive(a_request(number, rules if then is None or number < 4 else then, at, max_tokens=2000), at)
         controller.sent(number, at)
     encoder = Encoder(rules)
-    header = {"journal": 2, "run": "r", "part": 1, "version": "1", **encoder.header(1)}
+    header = {"journal": 3, "run": "r", "part": 1, "version": "1", **encoder.header(1)}
     rows: list[Any] = json.loads(json.dumps([header, *encoder.rows(told)]))
     return rows
 
