@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -131,18 +132,46 @@ def test_tier_without_a_ttft_objective_yields_while_a_more_urgent_one_is_short_o
     chatty = tier("chatty", slo=Slo(ttft=(Objective(0.99, 600.0),)), priority=2)
     hasty = tier("hasty", slo=Slo(e2e=(Objective(0.99, 4.0),)), priority=3)
     asked = AskedTiers()
-    asked.keep({}, 3.0, 1.0, 0.0)
-    assert not asked.yields(patient, is_owed=False)
-    asked.short(urgent, 1.0)
+    for number in range(200):
+        asked.used(urgent, 0.01 * number)
+    asked.keep({}, 3.0, 1.0, 2.0)
+    asked.short(urgent, 2.0)
+    assert not asked.yields(patient, is_owed=False), "one of 200 may be lost"
+    asked.short(urgent, 2.0)
     assert asked.yields(patient, is_owed=False)
     assert not asked.yields(patient, is_owed=True), "its floor is guaranteed"
     assert not asked.yields(chatty, is_owed=False), "it has promised when answers begin"
     assert not asked.yields(hasty, is_owed=False), "it could not be in time afterwards"
     assert not asked.yields(urgent, is_owed=False)
-    asked.keep({}, 3.0, 1.0, 3.9)
+    asked.keep({}, 3.0, 1.0, 4.9)
     assert asked.yields(patient, is_owed=False)
-    asked.keep({}, 3.0, 1.0, 4.1)
+    asked.keep({}, 3.0, 1.0, 5.1)
     assert not asked.yields(patient, is_owed=False), "what was sent before has left"
+
+
+def test_tier_is_not_short_of_room_any_more_once_enough_later_requests_were_not_lost() -> None:
+    urgent = tier("urgent", slo=Slo(ttft=(P99,)), priority=0)
+    patient = tier("patient", slo=Slo(e2e=(Objective(0.99, 600.0),)), priority=1)
+    asked = AskedTiers()
+    asked.used(urgent, 0.0)
+    asked.short(urgent, 0.0)
+    assert asked.yields(patient, is_owed=False)
+    for number in range(100):
+        asked.used(urgent, 0.01 * number)
+    asked.keep({}, 3.0, 1.0, 1.0)
+    assert not asked.yields(patient, is_owed=False)
+
+
+def test_priority_of_a_tier_that_is_short_of_room_may_change() -> None:
+    urgent = tier("urgent", slo=Slo(ttft=(P99,)), priority=0)
+    patient = tier("patient", slo=Slo(e2e=(Objective(0.99, 600.0),)), priority=1)
+    asked = AskedTiers()
+    asked.used(urgent, 0.0)
+    asked.short(urgent, 0.0)
+    assert asked.yields(patient, is_owed=False)
+    asked.used(replace(urgent, priority=2), 1.0)
+    asked.keep({}, 3.0, 1.0, 1.0)
+    assert not asked.yields(patient, is_owed=False)
 
 
 def short_of_room() -> Story:
@@ -151,6 +180,7 @@ def short_of_room() -> Story:
     story = play(rules).arrives("sent before", tier="batch").expect(dispatch("r1"))
     found = story.controller.state.fleet.pool("p")
     assert found is not None
+    found.asked.used(rules.tiers["premium"], story.now)
     found.asked.short(rules.tiers["premium"], story.now)
     return story
 

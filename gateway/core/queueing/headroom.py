@@ -13,9 +13,10 @@ variation of that number. More free slots would stay empty. Refused arrivals cou
 refused for lack of room would seem to need none, and less urgent ones would get it.
 
 Room is more than slots: a step that less urgent requests have made long leaves none to a tier with a tight TTFT. So
-while a tier loses requests that an idle replica would have served in time, less urgent tiers without a TTFT objective
-get nothing but their floors. Those with one do not yield: requests that they hold back would be late. When all
-tiers yielded, the weighted goodput of three tiers was .62 instead of .78, and the most urgent tier gained nothing.
+while a tier loses a larger share of its requests than its objective allows, less urgent tiers without a TTFT objective
+get nothing but their floors. A request counts as lost if an idle replica would have served it in time. Tiers with a
+TTFT objective do not yield: requests that they hold back would be late. When all tiers yielded, the weighted goodput of
+three tiers was .62 instead of .78, and the most urgent tier gained nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
-from gateway.core.estimators.rates import Rate
+from gateway.core.estimators.rates import Decayed, Rate
 from gateway.core.policy import Tier
 from gateway.core.slo import Objective
 
@@ -43,31 +44,40 @@ wait, one to be served.
 NOBODY: Final = 2**62
 """Less urgent than any tier."""
 STOPPED_S: Final = 15.0
-"""No slot is kept for a tier that has sent no request for this long."""
+"""No room is kept for a tier that has sent no request for this long."""
 
 
 class AskedTier:
     """Arrivals of one tier at a pool."""
 
-    __slots__ = ("at", "rate", "tier")
+    __slots__ = ("at", "lost", "rate", "tier")
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
         self.at = -math.inf
         """Time of the last arrival."""
         self.rate = Rate(DEMAND_TAU_S)
+        self.lost = Decayed(DEMAND_TAU_S)
+        """Arrivals that were lost for lack of room."""
+
+    def is_short(self, stay_s: float, now: float) -> bool:
+        """Whether a larger share of the arrivals was lost than the highest TTFT percentile allows, and the last of them
+        within `stay_s`. Less urgent requests that were sent before it are over after that time.
+        """
+        if now - self.lost.latest_at >= stay_s:
+            return False
+        allowed = 1.0 - max((objective.quantile for objective in self.tier.slo.ttft), default=1.0)
+        return self.lost.at(now) > allowed * self.rate.at(now)
 
 
 class AskedTiers:
     """The tiers that use one pool, and the slots that each leaves free."""
 
-    __slots__ = ("_kept", "_short_at", "_short_from", "_stay_s", "tiers")
+    __slots__ = ("_kept", "_short_from", "_stay_s", "tiers")
 
     def __init__(self) -> None:
         self.tiers: dict[str, AskedTier] = {}
         self._kept: dict[str, int] = {}
-        self._short_at: dict[int, float] = {}
-        """Time of the last request that was lost for lack of room, by priority."""
         self._stay_s = 0.0
         self._short_from = NOBODY
         """The most urgent priority that is short of room. Less urgent tiers get nothing meanwhile."""
@@ -87,9 +97,14 @@ class AskedTiers:
             asked.rate.take_back(at, now)
 
     def short(self, tier: Tier, now: float) -> None:
-        """Record that a request of `tier` was lost for lack of room."""
-        self._short_at[tier.priority] = now
-        self._short_from = min(self._short_from, tier.priority)
+        """Count a request of `tier` that was lost for lack of room. A request that came from another pool is no arrival
+        here, and does not count.
+        """
+        asked = self.tiers.get(tier.name)
+        if asked is not None:
+            asked.lost.add(now)
+            if asked.is_short(math.inf, now):
+                self._short_from = min(self._short_from, tier.priority)
 
     def yields(self, tier: Tier, is_owed: bool) -> bool:
         """Whether `tier` gets nothing now, because a more urgent one is short of room. `is_owed`: whether the tier is
@@ -115,14 +130,12 @@ class AskedTiers:
         """Recompute the slots that each tier leaves free. `in_flight`: requests under way, by tier. `stay_s`: mean time
         of a request in the engine.
         """
-        # Less urgent requests that were sent before the loss are over after that time.
         self._stay_s = stay_s
-        self._short_at = {p: at for p, at in self._short_at.items() if now - at < stay_s}
-        self._short_from = min(self._short_at, default=NOBODY)
+        asked = sorted((one for one in self.tiers.values() if now - one.at < STOPPED_S), key=_priority)
+        self._short_from = min([one.tier.priority for one in asked if one.is_short(stay_s, now)], default=NOBODY)
         self._kept = {}
         arrivals_per_s = 0.0
         kept = held = 0
-        asked = sorted((one for one in self.tiers.values() if now - one.at < STOPPED_S), key=_priority)
         for _, group in groupby(asked, key=_priority):
             equals = list(group)
             for one in equals:
