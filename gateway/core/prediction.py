@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.estimators.logistic import Features
 from gateway.core.estimators.spread import DIRECT
 
 NO_CHECKS: Final[list[float]] = []
+NO_FEATURES: Features = (0.0, 0.0, 0.0, 0.0)  # not Final: mypyc would take it for a constant that was never set
 
 
 class Ahead:
@@ -45,6 +47,7 @@ class Forecast:
         "at",
         "breach",
         "e2e_s",
+        "features",
         "judged",
         "keeps_step",
         "kind",
@@ -66,7 +69,9 @@ class Forecast:
         self.tpot_s = tpot_s
         self.e2e_s = e2e_s
         self.breach = 0.0
-        """P(an objective is missed | admitted), 0-1."""
+        """P(an objective is missed | admitted), 0-1, calibrated."""
+        self.features = NO_FEATURES
+        """Features from which it is calibrated."""
         self.keeps_step = False
         """Whether the step budget of the replica keeps the request's TPOT bound."""
         self.kind = DIRECT

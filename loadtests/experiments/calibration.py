@@ -1,4 +1,4 @@
-"""Tests whether P(breach) is a true probability, with everything admitted.
+"""Tests whether P(breach) is a true probability, above all with everything admitted.
 
 In shadow mode each forecast at arrival is compared with its outcome: was the request good in the end? The load is 1.25x
 on average, with bursts of 2.2 times that. Bins have equal mass over all seeds together. Beside it stands the
@@ -26,8 +26,10 @@ from gateway.sim.run.options import Options
 from gateway.sim.run.run import simulate
 from gateway.sim.workload.arrival_process import OnOff
 from gateway.sim.workload.synthetic import Synthetic
+from loadtests.experiments.cells import Judgement, over_cells
 from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, written
 from loadtests.experiments.runner import Runner
+from loadtests.experiments.targets import at_most
 
 BURSTS = OnOff(on_s=10.0, off_s=20.0, burst=2.2)
 LOAD = 1.25
@@ -200,9 +202,11 @@ def calibration(runner: Runner) -> Findings:
     timed = [(policy, replace(workload, duration_s=options.duration_s)) for policy, workload in cases.values()]
     found_all = iter(runner.map(witnessed, [Case(*case, seed, options) for case in timed for seed in runner.seeds]))
     rows = []
+    errors: list[Judgement] = []
     for name in cases:
         runs = [next(found_all) for _ in runner.seeds]
         kinds = [Reliability(runs, kind) for kind in range(len(KINDS))]
+        errors.append(Judgement(kinds[0].ece(), at_most(0.06)))
         labels = sum(len(run.missed) for run in runs)
         base = sum(map(sum, (run.missed for run in runs))) / labels
         trusted = bootstrap(partial(_trusted, runs), len(runs))
@@ -226,6 +230,7 @@ def calibration(runner: Runner) -> Findings:
             findings.charts.append(
                 Chart("calibration", f"Reliability: {name}", "P(breach) that was said", "share that missed", lines)
             )
+    findings.figures |= over_cells("ece", errors)
     columns = ["case", "probability", "labels", "base rate", "ECE", "Brier skill", "trusted"]
     findings.grids.append(Grid(f"{BINS} bins of equal mass", columns, rows))
     return findings

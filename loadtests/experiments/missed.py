@@ -20,7 +20,7 @@ knowing the lengths of answers.""",
     "batch": """\
 On the 8B with tight bounds, interactive requests are lost for seconds where their load comes back. In one of two seeds,
 most of the batch is refused on arrival, because its wait is forecast too long. A static cap serves all of it.""",
-    "calibration": "Outcomes no longer correct P(breach). With a logistic stage it was off by .024 here.",
+    "calibration": "This was measured without the calibration that ADR 0025 describes.",
     "step-response": "The rate settles in 15 s. The reason is not known.",
     "affinity": """\
 Gateways that share conversations request by request, without keys, see a part of each. Session keys, or

@@ -5,7 +5,7 @@
 
 The probability that a metric breaks its bound comes from a log-normal distribution around the forecast, with a learned
 width. For e2e, the probability that the answer is too long for the time left counts too. All metrics together give
-P(breach).
+P(breach), which the outcomes of earlier requests calibrate (estimators/logistic.py).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Forecaster(Learner):
         output = min(bucket.median, float(offer.max_tokens))
         made.e2e_s = made.ttft_s + made.tpot_s * max(0.0, output - 1.0)
         made.tpot_kind = tpot_kind(output, made.tpot_s, offer.slo.tpot_bound_s)
-        made.breach = p_breach(offer, learned.spread, bucket, made, more_s)
+        learned.calibrate(request.tier.name, made, p_breach(offer, learned.spread, bucket, made, more_s), ahead)
         return made
 
     def is_late(self, request: Request, forecast: Forecast, bound_s: float) -> float:
@@ -323,7 +323,7 @@ class Forecaster(Learner):
         forecast.judged = True
         learned = self._pools.get(forecast.pool)
         if learned is not None:  # else the pool is gone
-            learned.scores.add(forecast.breach, breached)
+            learned.label(live.request.tier.name, forecast, breached)
 
     def dropped(self, live: RequestState) -> None:
         """Give the forecast no label, because the outcome shows nothing about it: the client left, say, or a replica

@@ -6,8 +6,10 @@ from typing import Final
 
 from gateway.core.estimators.drift import PageHinkley
 from gateway.core.estimators.latency_model import LatencyModel
+from gateway.core.estimators.logistic import Calibration, features
 from gateway.core.estimators.spread import Spread
 from gateway.core.forecast.reliability import Scores
+from gateway.core.prediction import Ahead, Forecast
 from gateway.core.snapshot import Trust
 
 COLD_SAMPLES: Final = 30
@@ -19,11 +21,15 @@ TRUSTED_SAMPLES: Final = 100
 class PoolLearned:
     """Learned facts of one pool."""
 
-    __slots__ = ("costs", "drift", "samples", "scores", "spread")
+    __slots__ = ("_breach", "costs", "drift", "samples", "scores", "spread")
 
     def __init__(self) -> None:
         self.costs = LatencyModel()
         self.spread = Spread()
+        self._breach: dict[str, Calibration] = {}
+        """Calibration of P(breach), by tier. Later arrivals overtake requests of less urgent tiers, so for these the
+        same raw probability means a higher risk.
+        """
         self.drift = PageHinkley()
         self.scores = Scores()
         """Labels of P(breach)."""
@@ -46,6 +52,21 @@ class PoolLearned:
             self.costs.forget()
         self.samples += 1
 
+    def calibrate(self, tier: str, made: Forecast, raw: float, ahead: Ahead) -> None:
+        """Complete a forecast by P(breach). `raw`: the probability (0-1) before calibration."""
+        made.features = features(raw, ahead.requests, ahead.higher_share)
+        made.breach = self._breach.get(tier, UNCALIBRATED).of(made.features)
 
+    def label(self, tier: str, forecast: Forecast, breached: bool) -> None:
+        """Learn whether a request missed an objective."""
+        self.scores.add(forecast.breach, breached)
+        calibration = self._breach.get(tier)
+        if calibration is None:
+            calibration = self._breach[tier] = Calibration()
+        calibration.learn(forecast.features, breached)
+
+
+UNCALIBRATED: Final = Calibration()
+"""That of a tier without labels. Nothing may be added to it."""
 UNKNOWN: Final = PoolLearned()
 """Facts of a pool of which nothing is known. Nothing may be added to it."""
