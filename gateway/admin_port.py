@@ -63,6 +63,7 @@ class AdminPort:
             find=self.handler.find,
             explain=lambda request: self.controller.explain(request, self.driver.clock()),
             now=self.driver.clock,
+            policies=lambda: self.reloads.in_force,
             wall_s=lambda: time.time() - self.driver.clock(),
             requests=self.metrics.requests,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,9 +23,10 @@ from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done
 from gateway.observe.metrics.metrics import Metrics
-from gateway.observe.sources import Reload
+from gateway.observe.sources import PolicyInForce, Reload
 from gateway.policy.errors import PolicyError, PolicyErrors, shown
 from gateway.policy.exposure import exposure_error
+from gateway.policy.outline import changes
 from gateway.policy.watch import PolicyWatcher
 from gateway.proxy.callers import Callers, callers_of
 from gateway.settings import Settings
@@ -33,6 +35,9 @@ log = logging.getLogger("tailgate")
 
 FIRST_S: Final = 5.0
 """Longest wait at the start for the sources of replicas. A resolver of the system gives up one server after 5 s."""
+KEPT_POLICIES = 10
+MAX_LOGGED = 50
+"""At most so many changes of a policy are logged, so that a new fleet does not flood the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,9 @@ class PolicyReloads:
         users.finder.configure(policy)
         self._swap(self._current)
         users.fleet.configure(self._current.policy)
+        first = PolicyInForce(policy.generation, policy.digest, self.latest.at_unix_s, ())
+        self.in_force = deque([first], maxlen=KEPT_POLICIES)
+        """The latest files in force, the present one last."""
 
     def configure(self, policy: Policy) -> None:
         """Put a policy in force. Requests under way keep their old policy. Raises `PolicyErrors` if the new policy
@@ -103,7 +111,7 @@ class PolicyReloads:
         self._put_in_force(self._current)
 
     def _put_in_force(self, prepared: Prepared) -> None:
-        self._current = prepared
+        before, self._current = self._current, prepared
         policy = self._users.finder.applied(prepared.policy)
         generation = self._users.api.handler.policy.generation + 1
         if policy.generation != generation:
@@ -113,7 +121,18 @@ class PolicyReloads:
         # as long as the rest of the reload.
         asyncio.get_running_loop().call_soon(self._watch, policy)
         self.latest = Reload(time.time())
-        log.info("policy generation %d is in force", policy.generation)
+        self._tell(before.written, policy)
+
+    def _tell(self, before: Policy, policy: Policy) -> None:
+        """Log the policy in force, with its differences from the file before."""
+        lines = changes(before.outline, policy.outline)
+        if policy.digest != before.digest:
+            self.in_force.append(PolicyInForce(policy.generation, policy.digest, self.latest.at_unix_s, tuple(lines)))
+        log.info("policy generation %d is in force: %s", policy.generation, counted(lines))
+        for line in lines[:MAX_LOGGED]:
+            log.info("policy generation %d: %s", policy.generation, line)
+        if len(lines) > MAX_LOGGED:
+            log.info("policy generation %d: %d more changes", policy.generation, len(lines) - MAX_LOGGED)
 
     def _watch(self, policy: Policy) -> None:
         """Watch the replicas of the policy in force. Called by the event loop, so no exception may leave this
@@ -197,3 +216,8 @@ class PolicyReloads:
         if await self.watcher.reload():
             return Done(True, f"policy generation {self._users.api.handler.policy.generation} is in force")
         return Done(False, self.latest.error)
+
+
+def counted(lines: list[str]) -> str:
+    """How many changes there are, in words."""
+    return "the file says the same as before" if not lines else f"{len(lines)} change{'s' if len(lines) > 1 else ''}"

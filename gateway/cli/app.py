@@ -9,6 +9,7 @@ import typer
 from gateway.cli import key
 from gateway.cli.added import AddedCommands
 from gateway.cli.check import check
+from gateway.cli.diff import diff_command
 from gateway.cli.explain import explain_command
 from gateway.cli.plan import plan_command
 from gateway.cli.replay_journal import replay_journal
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(check)
+app.command("diff")(diff_command)
 app.command("explain")(explain_command)
 app.command("why")(why_command)
 app.command("drain")(drain_command)

@@ -239,6 +239,8 @@ class Policy:
     """Largest request body in bytes, after decoding. None: the setting of the process applies."""
     max_values: int = MAX_VALUES
     """Most JSON values of one request body, names of fields included."""
+    outline: Mapping[tuple[str, ...], str] = field(default_factory=dict, repr=False, compare=False)
+    """Every value of the file as text, by its path, for people: secrets are only told apart."""
     _routes: dict[tuple[str, str], tuple[PoolSpec, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -139,6 +139,12 @@ def _console(metrics: Metrics, sources: Sources) -> APIRouter:
     @router.get("/admin/state")
     async def show() -> Response:
         body = document(state(metrics, sources, started))
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+    @router.get("/admin/policy")
+    async def policies() -> Response:
+        present, *before = reversed(sources.policies())
+        body = document({**asdict(present), "before": before})
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     @router.post("/admin/explain")

@@ -24,6 +24,16 @@ class Reload:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    """A policy that was put in force, and its differences from the one before, one line each."""
+
+    generation: int
+    digest: str
+    at_unix_s: float
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """State of a replica's readings: present errors, and numbers of failures by reading and kind."""
 
@@ -72,6 +82,8 @@ class Sources:
     """Returns the decision that a request would get now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""
+    policies: Callable[[], Sequence[PolicyInForce]] = tuple
+    """The latest policies in force, the present one last."""
     wall_s: Callable[[], float] = lambda: 0.0
     """Unix time at the zero of that clock."""
     requests: RequestRing | None = None

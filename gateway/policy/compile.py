@@ -11,6 +11,7 @@ from gateway.core import policy as rules
 from gateway.core import pool_spec
 from gateway.core.slo import Objective, Slo
 from gateway.policy.checks import PERCENTILES
+from gateway.policy.outline import outline_of
 from gateway.policy.schema import PolicyFile
 from gateway.policy.sections.clients import KeySection
 from gateway.policy.sections.discover import DiscoverSection
@@ -51,6 +52,7 @@ def compiled(file: PolicyFile, digest: str, folder: Path) -> rules.Policy:
         origins=tuple(file.listen.origins),
         max_body_bytes=file.listen.max_body,
         max_values=file.listen.max_values,
+        outline=outline_of(file),
     )
 
 
