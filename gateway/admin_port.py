@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from gateway.core.controller import Controller
 from gateway.core.snapshot import ReplicaState
+from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
@@ -34,6 +35,8 @@ class AdminPort:
     handler: RequestHandler
     limits: ConnectionLimits
     """Limits of the API port."""
+    hub: RelayHub | None
+    """The relays that serve the API; None if this process serves it."""
     fleet: FleetWatcher
     finder: ReplicaFinder
     metrics: Metrics
@@ -52,7 +55,7 @@ class AdminPort:
             policy=lambda: self.handler.policy,
             snapshot=lambda: self.controller.snapshot(self.driver.clock()),
             reload=lambda: self.reloads.latest,
-            connections=lambda: self.limits.connections,
+            connections=self._connections,
             not_ready=self._not_ready,
             loop_lag_s=self.lag.read,
             loop_waits=self.lag.waits,
@@ -91,6 +94,10 @@ class AdminPort:
         views = [view for pool in self.controller.snapshot(self.driver.clock()).pools for view in pool.replicas]
         under_way = sum(view.in_flight for view in views if view.name in chosen)
         return Done(True, f"{name} gets no new requests; {under_way} under way there go on")
+
+    def _connections(self) -> int:
+        relays = () if self.hub is None else self.hub.loads()
+        return self.limits.connections + sum(load.connections for load in relays)
 
     def _watched(self) -> list[Watched]:
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,7 +19,9 @@ from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
+from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
+from gateway.driving.relay_link import FrameClock
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
@@ -60,8 +63,12 @@ class Gateway:
         policy: Policy,
         policy_path: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        relays: FrameClock | None = None,
     ) -> None:
-        """`clock`: returns the time in seconds, for all parts. Timers are those of the event loop."""
+        """`clock`: returns the time in seconds, for all parts. Timers are those of the event loop. `relays`: the clock
+        of a decider, whose relays serve the API; None if this process serves it.
+        """
+        clock = clock if relays is None else relays.read
         self.settings = settings
         self.requests = RequestRing(settings.records) if settings.records else None
         """The records of ended requests; None if none are kept."""
@@ -79,12 +86,18 @@ class Gateway:
         )
         self.handler, self.limits, self.upstreams, self.mirrors = api.handler, api.limits, api.upstreams, api.mirrors
         little = Little(self.metrics, api.held_s, clock())
+        self.hub: RelayHub | None = None
+        steps: tuple[Callable[[float], None], ...] = api.steps
+        if relays is not None:
+            responses = api.services.responses
+            self.hub = RelayHub(self.driver, self.metrics, relays, self.fleet, responses, policy)
+            self.board.on_change = self.hub.listed
+            steps = (*steps, self.hub.sweep)
         limits = (self.limits, self._admin_limits)
-        self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, api.steps)
+        self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, steps)
         self.finder = ReplicaFinder(clock, out_of_service, lambda: self.reloads.found(), bug)
-        self.reloads = PolicyReloads(
-            PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder), settings, policy, policy_path
-        )
+        users = PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder, self.hub)
+        self.reloads = PolicyReloads(users, settings, policy, policy_path)
         self._lag = LoopLag(clock, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()
@@ -103,6 +116,7 @@ class Gateway:
             driver=self.driver,
             handler=self.handler,
             limits=self.limits,
+            hub=self.hub,
             fleet=self.fleet,
             finder=self.finder,
             metrics=self.metrics,
@@ -140,7 +154,11 @@ class Gateway:
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
         await self.reloads.begin()
-        self._serving = [asyncio.create_task(each.serve()) for each in self._listeners]
+        none: list[socket.socket] = []  # the API of a decider is served by its relays
+        self._serving = [
+            asyncio.create_task(each.serve(none if each is self._api and self.hub is not None else None))
+            for each in self._listeners
+        ]
         while not all(each.started for each in self._listeners):
             for serving in self._serving:
                 if serving.done():
@@ -199,6 +217,8 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.hub is not None:
+            self.hub.close()
         self.driver.close()
         await self.api.aclose()
         if self.journal is not None:

@@ -64,11 +64,12 @@ class Listener(uvicorn.Server):
             raise ListenError(f"the unix socket {self.config.uds} cannot be made: {error.strerror or error}") from None
         await self.lifespan.startup()
         self.servers = [
-            await asyncio.get_running_loop().create_unix_server(self._protocol, sock=bound, backlog=self.config.backlog)
+            await asyncio.get_running_loop().create_unix_server(self.protocol, sock=bound, backlog=self.config.backlog)
         ]
         self.started = True
 
-    def _protocol(self) -> asyncio.Protocol:
+    def protocol(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
         make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 

@@ -26,6 +26,7 @@ from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
 from gateway.settings import Settings, strangers
+from gateway.workers.supervisor import Failed, Supervisor
 
 log = logging.getLogger("tailgate")
 
@@ -88,6 +89,9 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
         problem = exposure_error(policy, settings.host) or settings.body_limit_error(policy.max_body_bytes)
         if problem is None:
             problem = _cannot_listen(settings)
+            workers = (os.cpu_count() or 1) if settings.workers == "auto" else settings.workers
+            if problem is None and workers > 1:
+                return uvloop.run(_supervise(settings, policy, policy_path, workers))
             if problem is None:
                 return uvloop.run(_run(settings, policy, policy_path))
             print(problem, file=sys.stderr)
@@ -103,6 +107,40 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
         problem = f"the certificate or its key cannot be used: {error}"
     print(problem, file=sys.stderr)
     return 1
+
+
+async def _supervise(settings: Settings, policy: Policy, policy_path: Path | None, workers: int) -> int:
+    """Run a decider and some relays."""
+    supervisor = Supervisor(settings, policy, policy_path, workers)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop.set)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
+    loop.add_signal_handler(signal.SIGUSR2, supervisor.replace)
+    loop.add_signal_handler(signal.SIGUSR1, log.info, "%s has no meaning here and is ignored", "SIGUSR1")
+    starting = asyncio.create_task(supervisor.start())
+    stopping = asyncio.create_task(supervisor.stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return 0
+        await starting
+        log.info(
+            "tailgate %s (%s): API on %s, admin on %s, %d relays",
+            build_info.release(),
+            build_info.kind(),
+            supervisor.url,
+            supervisor.admin_url,
+            workers,
+        )
+        await stopping
+    except Failed as failed:
+        print(failed, file=sys.stderr)
+        return failed.status
+    finally:
+        await supervisor.drain()
+    return 1 if supervisor.broken else 0
 
 
 async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> int:

@@ -18,6 +18,7 @@ from gateway.access import POLL_FILES_S, accessible, files_of, stamps_of
 from gateway.api_side import ApiSide
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
+from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
@@ -60,6 +61,8 @@ class PolicyUsers:
     metrics: Metrics
     fleet: FleetWatcher
     finder: ReplicaFinder
+    hub: RelayHub | None
+    """The relays; None if this process serves the API."""
 
 
 class PolicyReloads:
@@ -160,6 +163,8 @@ class PolicyReloads:
         policy, users = prepared.policy, self._users
         users.metrics.configure(policy)
         users.api.upstreams.configure(policy.pools.values())
+        if users.hub is not None:
+            users.hub.configure(policy)
         users.driver.configure(policy)
         users.api.configure(policy, prepared.callers)
 

@@ -66,6 +66,11 @@ class Settings(BaseSettings):
     admin_names: frozenset[str] = Field(
         default=frozenset(), description="Host names that the admin pages answer to, besides addresses and localhost."
     )
+    workers: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = Field(
+        default=1,
+        description="Processes that serve clients; auto takes as many as there are cores. With 1, there is one process "
+        "in all; with more, another one decides for them.",
+    )
     drain_deadline_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=30.0, description="Longest time that running requests are given to finish after SIGTERM."
     )

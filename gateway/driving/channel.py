@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -38,9 +38,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ready. Called by the event loop, like all methods below."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=2**62)  # nobody waits for room: the other end always reads
+        self._transport = cast(asyncio.WriteTransport, transport)  # that of uvloop is no subclass
         self._flush()
 
     def tell(self, frame: Frame) -> None:

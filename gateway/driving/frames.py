@@ -72,13 +72,13 @@ _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _HEDGED: Final = {result.value: result for result in HedgeResult}
 
 
-def request_row(request: Request) -> Frame:
-    """A request as plain values. Policy, tier and models go by their names."""
+def request_row(request: Request, generation: int) -> Frame:
+    """A request as plain values. Tier and models go by their names in the policy of this generation."""
     affinity = request.affinity
     prefix, session, stored = affinity.prefix, affinity.session, affinity.stored
     return (
         request.id,
-        request.policy.generation,
+        generation,
         request.tier.name,
         request.model.name,
         request.tenant,

@@ -81,6 +81,10 @@ class LocalDriver(Driver):
             commands = self._raised(error, request.id)
         self._carry_out(commands)
 
+    def number_from(self, attempt: int) -> None:
+        """Give attempts ids above this one: ids of earlier controllers were below it."""
+        self._call(self.controller.number_from, (attempt,))
+
     def adopt(self, request: Request, running: Sequence[RunningAttempt], exchange: CommandHandler) -> None:
         """Take over a request of a controller that is gone, with its attempts."""
         self._exchanges[request.id] = exchange

@@ -46,6 +46,28 @@ class FrameClock:
         self._is_held = False
 
 
+class RelayLoad:
+    """How busy a relay is, as it told last."""
+
+    __slots__ = ("connections", "held_s", "lag_s", "number", "under_way")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.connections = 0
+        """Open client connections."""
+        self.under_way = 0
+        """Requests that are not over."""
+        self.lag_s = 0.0
+        """Longest delay of its event loop in the last seconds."""
+        self.held_s: dict[str, float] = {}
+        """By pool, the seconds that its requests have been held, by the count of its connections."""
+
+    def told(self, frame: list[object]) -> None:
+        """Take what a LOADS frame says."""
+        self.connections, self.under_way = cast(int, frame[1]), cast(int, frame[2])
+        self.lag_s, self.held_s = cast(float, frame[3]), cast("dict[str, float]", frame[4])
+
+
 class RelayOwner(ABC):
     """The decider, as its links use it."""
 
@@ -72,8 +94,7 @@ class RelayLink:
     def __init__(self, number: int, driver: LocalDriver, clock: FrameClock, owner: RelayOwner, policy: Policy) -> None:
         """`number`: names the relay in state and metrics."""
         self.number = number
-        self.loads: list[object] = []
-        """Its latest LOADS."""
+        self.load = RelayLoad(number)
         self._driver = driver
         self._clock = clock
         self._owner = owner

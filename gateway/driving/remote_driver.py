@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from gateway.core.estimators.prompt_length import PromptEstimator
-from gateway.core.policy import Tier
+from gateway.core.policy import Policy, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded, Rate
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason, RunningAttempt
@@ -86,11 +86,16 @@ class RemoteDriver(Driver):
 
     # ---- the channel
 
-    def connect(self, channel: Channel) -> None:
-        """The channel to a decider. It is told the requests that are not over."""
+    def connect(self, channel: Channel, policy: Policy) -> None:
+        """Use the channel to a decider with this policy. It is told the requests that are not over."""
         self._channel = channel
-        for held in self._requests.values():
-            row = frames.request_row(held.request)
+        for held in list(self._requests.values()):
+            request = held.request
+            if request.tier.name not in policy.tiers or request.model.name not in policy.models:
+                del self._requests[request.id]  # this decider has another policy, and cannot know the request
+                held.exchange.abort()
+                continue
+            row = frames.request_row(request, policy.generation)
             if not held.attempts:
                 channel.tell((frames.ARRIVE, self.clock(), row))
                 continue
@@ -100,6 +105,11 @@ class RemoteDriver(Driver):
                 if each.result is not None:
                     ended = frames.result_row(each.result)
                     channel.tell((frames.FINISH, self.clock(), each.id, ended, *each.where))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a decider."""
+        return self._channel is not None
 
     def disconnected(self) -> None:
         """The decider is gone."""
@@ -117,7 +127,7 @@ class RemoteDriver(Driver):
     def arrive(self, request: Request, exchange: CommandHandler) -> None:
         """A request has arrived completely. Its commands go to `exchange`."""
         self._requests[request.id] = RemoteRequest(request, exchange)
-        self.tell((frames.ARRIVE, self.clock(), frames.request_row(request)))
+        self.tell((frames.ARRIVE, self.clock(), frames.request_row(request, request.policy.generation)))
 
     def sent(self, attempt: int) -> None:
         """The request of an attempt was written to its connection."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from gateway.core.policy import Model, Policy, Tier
@@ -12,6 +12,10 @@ from gateway.fleet.models_json import ModelCard, names_of
 from gateway.wire.body.checks import can_name_model
 
 CATCH_ALL = "*"
+
+
+Rows = Sequence[tuple[str, int | None, str | None]]
+"""The fields of model cards, for another process."""
 
 
 class Listed(TypedDict):
@@ -63,17 +67,23 @@ class ModelBoard:
         self._listings: dict[str, list[Listed]] = {}
         """Answers by tier, until a list or the policy changes. The empty name stands for every tier."""
         self._listed_policy: Policy | None = None
+        self.on_change: Callable[[str, Rows | None], None] | None = None
+        """Called with each replica whose list changes, and the list; None: it is forgotten."""
 
     def put(self, replica: str, cards: tuple[ModelCard, ...]) -> None:
         """Set the models of a replica. They are kept until its next list, even while it cannot be read."""
         if self._cards.get(replica) != cards:
             self._cards[replica] = cards
             self._changed()
+            if self.on_change is not None:
+                self.on_change(replica, [(card.id, card.max_model_len, card.parent) for card in cards])
 
     def forget(self, replica: str) -> None:
         """Forget the models of `replica`, because it was removed or another replica now has its name."""
         if self._cards.pop(replica, None) is not None:
             self._changed()
+            if self.on_change is not None:
+                self.on_change(replica, None)
 
     def _changed(self) -> None:
         self._pools.clear()

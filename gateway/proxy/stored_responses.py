@@ -8,8 +8,8 @@ tenant. A request that continues an unknown id is not forwarded, because the len
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, cast
 
 import orjson
 
@@ -83,6 +83,8 @@ class StoredResponses:
         self._held_bytes: dict[str, int] = {}
         """Estimated memory by tenant."""
         self._bytes = 0
+        self.on_kept: Callable[[Sequence[object]], None] | None = None
+        """Called with each response that is kept, as a row for `add`."""
 
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))
@@ -108,6 +110,32 @@ class StoredResponses:
         prefix = _with_answer(request.affinity.prefix, record.prompt_tokens, stored)
         new = Continuable(name, StoredResponse(record.replica, stored), request.model.name, first, prefix)
         new.at, new.restarts = now, self._restarts(record.replica)
+        self._insert(tenant, response_id, new)
+        if self.on_kept is not None:
+            self.on_kept(_row(tenant, response_id, new))
+
+    def add(self, row: Sequence[object]) -> None:
+        """Remember a response that another process of this gateway kept."""
+        tenant, response_id, replica, tokens, model, first, blocks, ends, size, has_media, at, restarts = row
+        prefix = Prefix(
+            tuple(cast("Sequence[int]", blocks)),
+            tuple(cast("Sequence[int]", ends)),
+            cast(int, size),
+            cast(bool, has_media),
+        )
+        stored = StoredResponse(cast(str, replica), cast(int, tokens))
+        name = f"{tenant}\0{response_id}"
+        new = Continuable(name, stored, cast(str, model), cast(int, first), prefix)
+        new.at, new.restarts = cast(float, at), cast(int, restarts)
+        self._insert(cast(str, tenant), cast(str, response_id), new)
+
+    def rows(self) -> Iterator[Sequence[object]]:
+        """All responses, for `add` of another process."""
+        for tenant, known in self._known.items():
+            for response_id, each in known.items():
+                yield _row(tenant, response_id, each)
+
+    def _insert(self, tenant: str, response_id: str, new: Continuable) -> None:
         self.forget(tenant, response_id)  # it is inserted again below as the newest
         self._known.setdefault(tenant, OrderedDict())[response_id] = new
         self._count(tenant, new.size_bytes)
@@ -136,6 +164,22 @@ class StoredResponses:
             return False
         self.forget(request.tenant, previous)
         return True
+
+
+def _row(tenant: str, response_id: str, known: Continuable) -> Sequence[object]:
+    prefix, stored = known.prefix, known.stored
+    hashed = prefix.blocks, prefix.ends, prefix.size, prefix.has_media
+    return (
+        tenant,
+        response_id,
+        stored.replica,
+        stored.tokens,
+        known.model,
+        known.first,
+        *hashed,
+        known.at,
+        known.restarts,
+    )
 
 
 def first_if_stored(request: Request, parsed: Parsed) -> int | None:

@@ -87,7 +87,7 @@ class Metrics:
         self.whys: list[float] = [0] * len(WHYS)
         """Numbers of refusals and failures by reason, in the order of `WHYS`."""
         self.recent_whys = Sliding(self.whys)
-        self._itl_edges = tuple(sorted(set(EDGES) | set(self.edges.itl)))
+        self.itl_edges = tuple(sorted(set(EDGES) | set(self.edges.itl)))
         self._pools: dict[str, set[str]] = {}
         self._by_name: dict[tuple[str, str | None, str | None], LatencyCell] = {}
         self._due = NEVER
@@ -181,7 +181,7 @@ class Metrics:
             key = (tier if tier in self.tiers else "", pool if pool in self._pools else "")
             found = self.itl.get(key)
             if found is None:
-                found = self.itl[key] = Quantiles(self._itl_edges)
+                found = self.itl[key] = Quantiles(self.itl_edges)
         return found.histogram
 
     def refused_early(self, refusal: EarlyRefusal) -> None:

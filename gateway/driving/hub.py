@@ -1,0 +1,187 @@
+"""The decider's end of all relays: tells them what is new, and answers what they ask."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final, cast
+
+from gateway.core.policy import Policy
+from gateway.core.queueing.limits import LimitExceeded
+from gateway.core.request import Request
+from gateway.core.results import Callback, CountSource, MirrorResult, Reason
+from gateway.core.snapshot import ReplicaState
+from gateway.driving import frames
+from gateway.driving.channel import Channel, Frame
+from gateway.driving.local_driver import LocalDriver
+from gateway.driving.policy_bytes import policy_to_bytes
+from gateway.driving.relay_link import FrameClock, RelayLink, RelayLoad, RelayOwner
+from gateway.observe.metrics.metrics import Metrics
+from gateway.proxy.replica.upstream import ModelLists
+from gateway.proxy.stored_responses import StoredResponses
+from gateway.wire.answers.oddity import Oddity
+
+_FOREVER_S: Final = 3600.0
+"""A concurrency limit is told as exceeded for this long. It is taken back when a request of the tenant ends."""
+
+
+class RelayHub(RelayOwner):
+    """All relays of a decider."""
+
+    def __init__(
+        self,
+        driver: LocalDriver,
+        metrics: Metrics,
+        clock: FrameClock,
+        lists: ModelLists,
+        responses: StoredResponses,
+        policy: Policy,
+    ) -> None:
+        self.links: dict[int, RelayLink] = {}
+        """By number of the relay."""
+        self._driver = driver
+        self._metrics = metrics
+        self._clock = clock
+        self._lists = lists
+        self._responses = responses
+        self._policy = policy
+        self._facts: Frame = ()
+        self._cards: dict[str, Frame] = {}
+        """Models of each replica, as rows."""
+        self._at_limit: set[tuple[str, str]] = set()
+        """Tenants at their concurrency limit, by (tenant, tier)."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def connect(self, number: int, sock: socket.socket) -> None:
+        """Begin to serve a relay at the other end of `sock`."""
+        loop = asyncio.get_running_loop()
+        link = RelayLink(number, self._driver, self._clock, self, self._policy)
+        channel = Channel(loop, link.on_frames, link.on_lost)
+        link.connected(channel)
+        self.links[number] = link
+        self._tell_policy(link)
+        self.sweep(self._clock.read())
+        link.tell(self._facts)
+        for replica, cards in self._cards.items():
+            link.tell((frames.CARDS, replica, cards))
+        for row in self._responses.rows():
+            link.tell((frames.STORED, row))
+        await loop.create_unix_connection(lambda: channel, sock=sock)
+
+    def configure(self, policy: Policy) -> None:
+        """Tell relays a policy. They have it before the first command that needs it."""
+        self._policy = policy
+        for link in self.links.values():
+            link.configure(policy)
+            self._tell_policy(link)
+
+    def _tell_policy(self, link: RelayLink) -> None:
+        link.tell((frames.POLICY, policy_to_bytes(self._policy), self._metrics.itl_edges))
+
+    def listed(self, replica: str, cards: Frame | None) -> None:
+        """A replica's list of models was read; None: the replica is gone."""
+        if cards is not None:
+            self._cards[replica] = cards
+        elif replica in self._cards:
+            del self._cards[replica]
+        self._tell_all((frames.CARDS, replica, cards))
+
+    def sweep(self, now: float) -> None:
+        """Tell relays what has changed in the fleet."""
+        controller = self._driver.controller
+        states = controller.states()
+        unfit = [name for _, name, state, _ in states if state is not ReplicaState.UP]
+        restarts = {name: count for _, name, _, _ in states if (count := controller.restarts(name))}
+        facts = (frames.FACTS, controller.alive(), controller.suspects(now), unfit, restarts)
+        if facts != self._facts:
+            self._facts = facts
+            self._tell_all(facts)
+
+    def _tell_all(self, frame: Frame, but: RelayLink | None = None) -> None:
+        for link in self.links.values():
+            if link is not but:
+                link.tell(frame)
+
+    def loads(self) -> list[RelayLoad]:
+        """How busy each relay is, in the order of their numbers."""
+        return [link.load for _, link in sorted(self.links.items())]
+
+    def close(self) -> None:
+        """Close all channels."""
+        for link in list(self.links.values()):
+            link.close()
+
+    # ---- from the links
+
+    def met_limit(self, request: Request, exceeded: LimitExceeded) -> None:
+        """The tenant of a request is beyond a limit: relays refuse by it with the head alone."""
+        key = request.tenant, request.tier.name
+        wait_s = exceeded.wait_s
+        if exceeded.why is Reason.LIMIT_CONCURRENCY:
+            self._at_limit.add(key)
+            wait_s = _FOREVER_S
+        self._tell_all((frames.LIMITED, *key, exceeded.why.value, self._clock.read() + wait_s))
+
+    def ended(self, request: Request) -> None:
+        """A request is over, and with it a part of its tenant's concurrency."""
+        key = request.tenant, request.tier.name
+        if self._at_limit and key in self._at_limit:
+            self._at_limit.discard(key)
+            self._tell_all((frames.LIMITED, *key, Reason.LIMIT_CONCURRENCY.value, 0.0))
+
+    def lost(self, link: RelayLink) -> None:
+        """The relay is gone. Its requests have left."""
+        if self.links.get(link.number) is link:
+            del self.links[link.number]
+
+    def told(self, link: RelayLink, frame: list[object]) -> None:
+        """The relay told something that is not about a request under way."""
+        kind = cast(int, frame[0])
+        if kind == frames.METER:
+            self._count(frame)
+        elif kind == frames.GAPS:
+            histogram = self._metrics.gaps(cast(str, frame[1]), cast(str, frame[2]))
+            for index, count in cast("list[list[int]]", frame[3]):
+                histogram.counts[index] += count
+            histogram.sum += cast(float, frame[4])
+        elif kind == frames.LOADS:
+            link.load.told(frame)
+        elif kind == frames.LOST:
+            self._lists.lost(cast(str, frame[1]))
+        elif kind == frames.STORED:
+            row = cast("list[object]", frame[1])
+            self._responses.add(row)
+            self._tell_all((frames.STORED, row), but=link)
+        else:
+            assert kind == frames.ASK
+            task = asyncio.get_running_loop().create_task(self._answer(link, frame))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, link: RelayLink, frame: list[object]) -> None:
+        answer: object = None
+        try:
+            if frame[2] == "models":
+                names = await self._lists.fresh_list(cast(str, frame[3]))
+                answer = None if names is None else list(names)
+            else:
+                assert frame[2] == "tokens"
+                answer = await self._driver.estimate(cast(str, frame[3]), cast(int, frame[4]))
+        except Exception as error:  # noqa: BLE001 - a bug costs this answer
+            self._driver.supervisor.caught(Callback.WATCH, error)
+        if not link.is_gone:
+            link.tell((frames.ANSWER, frame[1], answer))
+
+    def _count(self, frame: list[object]) -> None:
+        name = cast(str, frame[1])
+        if name == "oddity":
+            self._metrics.oddity(cast(str, frame[2]), cast(str, frame[3]), Oddity(cast(str, frame[4])))
+        elif name == "refused_early":
+            self._metrics.refused_early(frames.reason_of(frame[2]))
+        elif name == "token_count":
+            self._metrics.token_count(CountSource(cast(str, frame[2])))
+        elif name == "copied":
+            self._metrics.copied(cast(str, frame[2]), cast(str, frame[3]), MirrorResult(cast(str, frame[4])))
+        else:
+            assert name == "bug"
+            self._metrics.bug(Callback(cast(str, frame[2])))

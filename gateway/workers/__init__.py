@@ -1,0 +1,1 @@
+"""Several processes that serve one API: a supervisor, one decider, and relays."""

@@ -1,0 +1,72 @@
+"""The decider: it takes the decisions for all relays, watches the replicas, and serves the admin port."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Coroutine
+
+from gateway.app import Gateway
+from gateway.driving.policy_bytes import policy_from_bytes
+from gateway.driving.relay_link import FrameClock
+from gateway.listener import ListenError
+from gateway.observe.journal.parts import JournalError
+from gateway.policy.errors import PolicyErrors
+from gateway.policy.load import load
+from gateway.workers.child import Ears, Setup, run
+from gateway.workers.control import Control, Say
+
+ATTEMPT_BITS = 40
+"""Ids of attempts carry the number of their decider above these bits."""
+CANNOT_LISTEN = 3
+
+
+async def _main(setup: Setup, control: Control, ears: Ears) -> int:
+    try:
+        policy = policy_from_bytes(setup.policy) if setup.policy_path is None else load(setup.policy_path)
+        gateway = Gateway(setup.settings, policy, setup.policy_path, relays=FrameClock(time.monotonic))
+    except (PolicyErrors, JournalError) as error:
+        control.say(Say.FAILED, f"1 {error}".encode())
+        return 1
+    hub = gateway.hub
+    assert hub is not None
+    gateway.driver.number_from(setup.number << ATTEMPT_BITS)
+    tasks: set[asyncio.Task[object]] = set()
+    drained = asyncio.Event()
+
+    def on_message(kind: Say, payload: bytes, files: list[int]) -> None:
+        work: Coroutine[object, object, object] | None = None
+        if kind is Say.RELAY:
+            work = hub.connect(int(payload), socket.socket(fileno=files[0]))
+        elif kind is Say.RELOAD:
+            work = gateway.reloads.reload()
+        elif kind is Say.LEAVE:
+            gateway.handler.leaving = True
+        elif kind is Say.SHUT:
+            gateway.driver.shut()
+        elif kind is Say.DRAIN:
+            drained.set()
+        if work is not None:
+            task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    try:
+        async with gateway:
+            control.say(Say.READY, gateway.admin_url.encode())
+            ears.begin(on_message, drained.set)
+            stop = asyncio.create_task(gateway.stop.wait())
+            stop.add_done_callback(lambda _: control.say(Say.STOP))
+            ends = [asyncio.create_task(event.wait()) for event in (drained, gateway.broken)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for end in (*ends, stop):
+                end.cancel()
+    except ListenError as error:
+        control.say(Say.FAILED, f"{CANNOT_LISTEN} {error}".encode())
+        return CANNOT_LISTEN
+    return 1 if gateway.broken.is_set() else 0
+
+
+if __name__ == "__main__":
+    run(_main)

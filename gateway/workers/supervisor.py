@@ -1,0 +1,327 @@
+"""The supervisor of several processes: it owns the API's listening sockets, hands each connection to the relay with the
+least work, and replaces processes that end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.api_side import CLOSE_GRACE_S
+from gateway.core.policy import Policy
+from gateway.driving.policy_bytes import policy_to_bytes
+from gateway.listener import BACKLOG, tune
+from gateway.settings import Settings
+from gateway.workers.child import Setup
+from gateway.workers.control import Control, Say
+
+log = logging.getLogger("tailgate")
+
+ACCEPTED_AT_ONCE = 64
+"""At most this many connections are accepted in one turn of the loop."""
+NOTICE_S = 1.0
+"""Before a relay is replaced, its answers say `Connection: close` for this long, so that clients go to the others."""
+PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+"""Pauses before a process that ended is started again: longer each time that it ends before it is ready."""
+
+
+class Failed(Exception):
+    """A process cannot begin. `status`: the exit status of the gateway."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Child:
+    """A process of the gateway, as its supervisor sees it."""
+
+    def __init__(self, module: str, setup: Setup, on_message: Callable[[Child, Say, bytes], None]) -> None:
+        ours, theirs = socket.socketpair()
+        self.number = setup.number
+        self.ready = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.is_leaving = False
+        """Whether it was told to end."""
+        self.connections = self.under_way = 0
+        self.new = 0
+        """Connections handed over since it told its load."""
+        self.failed: Failed | None = None
+        self._on_message = on_message
+        # A session of its own, so that Ctrl-C in a terminal reaches the supervisor alone.
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(theirs.fileno())], pass_fds=(theirs.fileno(),), start_new_session=True
+        )
+        theirs.close()
+        self.control = Control(ours, self._heard, self.ended.set)
+        self.control.say(Say.SETUP, pickle.dumps(setup))
+
+    def _heard(self, kind: Say, payload: bytes, _files: list[int]) -> None:
+        if kind is Say.LOAD:
+            self.connections, self.under_way = map(int, payload.split())
+            self.new = 0
+        elif kind is Say.READY:
+            self.ready.set()
+        elif kind is Say.FAILED:
+            status, _, text = payload.decode().partition(" ")
+            self.failed = Failed(int(status), text)
+        self._on_message(self, kind, payload)
+
+    @property
+    def work(self) -> int:
+        """Connections and requests that it has."""
+        return self.connections + self.under_way + self.new
+
+    async def wait_ready(self) -> None:
+        """Wait until it serves. Raises Failed if it ends before."""
+        ends = [asyncio.ensure_future(event.wait()) for event in (self.ready, self.ended)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        if not self.ready.is_set():
+            status = await asyncio.to_thread(self.process.wait)
+            raise self.failed or Failed(1, f"a process of the gateway ended with status {status} before it served")
+
+
+class Supervisor:
+    """Runs one decider and some relays."""
+
+    def __init__(self, settings: Settings, policy: Policy, policy_path: Path | None, count: int) -> None:
+        self._policy = policy
+        self._policy_path = policy_path
+        self._count = count
+        self._loop = asyncio.get_running_loop()
+        self._sockets = _bound(settings.host, settings.port)
+        port = self._sockets[0].getsockname()[1]
+        per_relay = -(-settings.max_connections // count) if settings.max_connections else None
+        self._settings = settings.model_copy(update={"port": port})
+        self._relay_settings = self._settings.model_copy(
+            update={
+                "max_connections": per_relay,
+                "max_receiving_bytes": max(settings.max_body_bytes, settings.max_receiving_bytes // count),
+            }
+        )
+        self._started_unix_s = int(time.time())
+        self._numbers = 0
+        self._deciders = 0
+        self._decider: Child | None = None
+        self._relays: list[Child] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+        self.admin_url = ""
+        self.stop = asyncio.Event()
+        """Set to drain and end."""
+        self.broken = False
+        """Whether the gateway ends because of a fault."""
+
+    @property
+    def url(self) -> str:
+        """URL of the API."""
+        scheme = "https" if self._settings.ssl_certfile else "http"
+        host = "127.0.0.1" if self._settings.host in ("0.0.0.0", "::", "") else self._settings.host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._settings.port}"
+
+    async def start(self) -> None:
+        """Start all processes, and accept connections. Raises Failed."""
+        await self._start_decider()
+        await asyncio.gather(*[self._start_relay() for _ in range(self._count)])
+        for sock in self._sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def reload(self) -> None:
+        """Have the policy file read again."""
+        if self._decider is not None:
+            self._decider.control.say(Say.RELOAD)
+
+    def replace(self) -> None:
+        """Replace every process by a new one, one after the other, without losing a request."""
+        self._start(self._replace_all())
+
+    def _start(self, work: object) -> None:
+        task: asyncio.Task[None] = self._loop.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- processes
+
+    async def _start_decider(self) -> None:
+        self._deciders += 1
+        policy = b"" if self._policy_path is not None else policy_to_bytes(self._policy)
+        setup = Setup(self._settings, self._deciders, self._started_unix_s, self._policy_path, policy)
+        decider = Child("gateway.workers.decider", setup, self._heard)
+        await decider.wait_ready()
+        self._decider = decider
+        for relay in self._relays:
+            self._join(relay, decider)
+        self._start(self._watch_decider(decider))
+
+    async def _start_relay(self) -> Child:
+        self._numbers += 1
+        setup = Setup(self._relay_settings, self._numbers, self._started_unix_s, None, b"")
+        relay = Child("gateway.workers.relay", setup, self._heard)
+        self._relays.append(relay)
+        if self._decider is not None:
+            self._join(relay, self._decider)
+        self._start(self._watch_relay(relay))
+        await relay.wait_ready()
+        return relay
+
+    @staticmethod
+    def _join(relay: Child, decider: Child) -> None:
+        """Give a relay and the decider a socket between them."""
+        one, other = socket.socketpair()
+        decider.control.say(Say.RELAY, b"%d" % relay.number, [one.detach()])
+        relay.control.say(Say.DECIDER, b"", [other.detach()])
+
+    def _heard(self, child: Child, kind: Say, payload: bytes) -> None:
+        if kind is Say.READY and payload:
+            self.admin_url = payload.decode()
+        elif kind is Say.STOP:
+            self.stop.set()
+
+    async def _watch_decider(self, decider: Child) -> None:
+        await decider.ended.wait()
+        status = await asyncio.to_thread(decider.process.wait)
+        if decider is not self._decider or self._is_stopping:
+            return
+        self._decider = None
+        log.error("the decider has ended with status %d: answers go on, new requests wait for its successor", status)
+        for pause_s in (*PAUSES_S, None):
+            if pause_s is None:
+                log.critical("no decider can be started: the gateway ends")
+                self.broken = True
+                self.stop.set()
+                return
+            await asyncio.sleep(pause_s)
+            try:
+                await self._start_decider()
+            except Failed as failed:
+                log.error("the next decider cannot begin: %s", failed)
+            else:
+                log.warning("decider %d serves", self._deciders)
+                return
+
+    async def _watch_relay(self, relay: Child) -> None:
+        await relay.ended.wait()
+        status = await asyncio.to_thread(relay.process.wait)
+        self._relays.remove(relay)
+        if relay.is_leaving or self._is_stopping:
+            return
+        log.error(
+            "relay %d has ended with status %d: its connections are lost, another is started", relay.number, status
+        )
+        for pause_s in PAUSES_S:
+            await asyncio.sleep(pause_s)
+            try:
+                await self._start_relay()
+            except Failed as failed:
+                log.error("the next relay cannot begin: %s", failed)
+            else:
+                return
+        if not self._relays:
+            log.critical("no relay can be started: the gateway ends")
+            self.broken = True
+            self.stop.set()
+
+    async def _replace_all(self) -> None:
+        log.info("all processes are replaced, one after the other")
+        for old in list(self._relays):
+            await self._start_relay()
+            old.is_leaving = True
+            old.control.say(Say.LEAVE)
+            await asyncio.sleep(NOTICE_S)
+            old.control.say(Say.DRAIN)
+            await old.ended.wait()
+        decider, self._decider = self._decider, None
+        if decider is not None:
+            decider.control.say(Say.DRAIN)
+            await decider.ended.wait()
+        await self._start_decider()
+        log.info("all processes are replaced")
+
+    # ---- connections
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                client, _ = sock.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                log.warning("a connection could not be accepted: %s", error.strerror or error)
+                return
+            relay = self._least_busy()
+            if relay is None:
+                client.close()
+            else:
+                relay.new += 1
+                relay.control.say(Say.CLIENT, b"", [client.detach()])
+
+    def _least_busy(self) -> Child | None:
+        usable = [relay for relay in self._relays if relay.ready.is_set() and not relay.is_leaving]
+        in_time = [relay for relay in usable if not relay.control.is_behind] or usable
+        return min(in_time, key=lambda relay: relay.work, default=None)
+
+    # ---- the end
+
+    async def drain(self) -> None:
+        """Announce the end, stop accepting, let requests finish until the deadline, and end all processes."""
+        self._is_stopping = True
+        settings = self._settings
+        children = [*self._relays, *([self._decider] if self._decider is not None else [])]
+        for child in children:
+            child.control.say(Say.LEAVE)
+        if settings.drain_notice_s and not self.broken:
+            log.info("not ready: requests are still accepted for %.0f s", settings.drain_notice_s)
+            await asyncio.sleep(settings.drain_notice_s)
+        log.info("draining: at most %.0f s for requests under way", settings.drain_deadline_s)
+        for sock in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+        for relay in self._relays:
+            relay.control.say(Say.DRAIN)
+        decider = self._decider
+        shut = self._loop.call_later(settings.drain_deadline_s, self._shut)
+        ended = [asyncio.ensure_future(relay.ended.wait()) for relay in self._relays]
+        if ended:
+            await asyncio.wait(ended, timeout=settings.drain_deadline_s + 2 * CLOSE_GRACE_S)
+        shut.cancel()
+        if decider is not None:
+            decider.control.say(Say.DRAIN)
+            await asyncio.wait([asyncio.ensure_future(decider.ended.wait())], timeout=2 * CLOSE_GRACE_S)
+        for child in children:
+            if child.process.poll() is None and not child.ended.is_set():
+                child.process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(child.process.wait)
+            child.control.close()
+
+    def _shut(self) -> None:
+        if self._decider is not None:
+            self._decider.control.say(Say.SHUT)
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets at every address of a host."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    for family, kind, _, _, address in found:
+        sock = socket.socket(family, kind)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if port == 0 and sockets:
+            address = (address[0], sockets[0].getsockname()[1], *address[2:])
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        sockets.append(sock)
+    tune(sockets)
+    return sockets
