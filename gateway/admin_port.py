@@ -19,7 +19,7 @@ from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.metrics import Metrics
-from gateway.observe.sources import Discovered, Sources, Watched
+from gateway.observe.sources import Discovered, RelayView, Sources, Watched
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.reload import PolicyReloads
@@ -56,6 +56,7 @@ class AdminPort:
             snapshot=lambda: self.controller.snapshot(self.driver.clock()),
             reload=lambda: self.reloads.latest,
             connections=self._connections,
+            relays=self._relays,
             not_ready=self._not_ready,
             loop_lag_s=self.lag.read,
             loop_waits=self.lag.waits,
@@ -96,8 +97,11 @@ class AdminPort:
         return Done(True, f"{name} gets no new requests; {under_way} under way there go on")
 
     def _connections(self) -> int:
-        relays = () if self.hub is None else self.hub.loads()
-        return self.limits.connections + sum(load.connections for load in relays)
+        return self.limits.connections + sum(relay.connections for relay in self._relays())
+
+    def _relays(self) -> list[RelayView]:
+        loads = [] if self.hub is None else self.hub.loads()
+        return [RelayView(load.number, load.pid, load.connections, load.under_way, load.lag_s) for load in loads]
 
     def _watched(self) -> list[Watched]:
         return [

@@ -85,7 +85,7 @@ class Gateway:
             settings, policy, self.driver, self.metrics, self.metrics.copied, self.board, self.fleet, out_of_service
         )
         self.handler, self.limits, self.upstreams, self.mirrors = api.handler, api.limits, api.upstreams, api.mirrors
-        little = Little(self.metrics, api.held_s, clock())
+        little = Little(self.metrics, self._held_s, clock())
         self.hub: RelayHub | None = None
         steps: tuple[Callable[[float], None], ...] = api.steps
         if relays is not None:
@@ -223,6 +223,14 @@ class Gateway:
         await self.api.aclose()
         if self.journal is not None:
             await self.journal.aclose()
+
+    def _held_s(self, now: float) -> dict[str, float]:
+        """By pool, the seconds that requests have been held, by the count of the connections of all processes."""
+        held = self.api.held_s(now)
+        for load in () if self.hub is None else self.hub.loads():
+            for pool, seconds in load.held_s.items():
+                held[pool] = held.get(pool, 0.0) + seconds
+        return held
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

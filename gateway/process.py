@@ -26,7 +26,7 @@ from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
 from gateway.settings import Settings, strangers
-from gateway.workers.supervisor import Failed, Supervisor
+from gateway.workers.supervisor import CannotBeginError, Supervisor
 
 log = logging.getLogger("tailgate")
 
@@ -127,15 +127,15 @@ async def _supervise(settings: Settings, policy: Policy, policy_path: Path | Non
             return 0
         await starting
         log.info(
-            "tailgate %s (%s): API on %s, admin on %s, %d relays",
+            "tailgate %s (%s, %d relays): API on %s, admin on %s",
             build_info.release(),
             build_info.kind(),
+            workers,
             supervisor.url,
             supervisor.admin_url,
-            workers,
         )
         await stopping
-    except Failed as failed:
+    except CannotBeginError as failed:
         print(failed, file=sys.stderr)
         return failed.status
     finally:

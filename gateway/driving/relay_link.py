@@ -49,10 +49,11 @@ class FrameClock:
 class RelayLoad:
     """How busy a relay is, as it told last."""
 
-    __slots__ = ("connections", "held_s", "lag_s", "number", "under_way")
+    __slots__ = ("connections", "held_s", "lag_s", "number", "pid", "under_way")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.pid = 0
         self.connections = 0
         """Open client connections."""
         self.under_way = 0
@@ -66,6 +67,7 @@ class RelayLoad:
         """Take what a LOADS frame says."""
         self.connections, self.under_way = cast(int, frame[1]), cast(int, frame[2])
         self.lag_s, self.held_s = cast(float, frame[3]), cast("dict[str, float]", frame[4])
+        self.pid = cast(int, frame[5])
 
 
 class RelayOwner(ABC):

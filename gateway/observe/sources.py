@@ -57,6 +57,18 @@ class Discovered:
 
 
 @dataclass(frozen=True, slots=True)
+class RelayView:
+    """One process that serves clients, where there are several."""
+
+    number: int
+    pid: int
+    connections: int
+    requests: int
+    lag_s: float
+    """Longest wait of anything ready to run on its event loop, lately."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """Everything that the pages of the admin port read from the process."""
 
@@ -66,6 +78,8 @@ class Sources:
     reload: Callable[[], Reload]
     connections: Callable[[], int]
     """Client connections that are open."""
+    relays: Callable[[], Sequence[RelayView]]
+    """The processes that serve clients; none if this process does."""
     not_ready: Callable[[], str]
     """Why this gateway should get no requests now; empty if it should get requests."""
     loop_lag_s: Callable[[], float]

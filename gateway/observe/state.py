@@ -49,6 +49,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
             "reload_error": reload.error,
         },
         "connections": sources.connections(),
+        "relays": sources.relays(),
         "loop_lag_s": sources.loop_lag_s(),
         "window_s": SPAN_S,
         "tiers": [

@@ -20,7 +20,7 @@ class Say(Enum):
 
     # from the supervisor
     SETUP = b"s"
-    """What a process must know to begin (a pickle)."""
+    """The `Setup` of a process, pickled."""
     CLIENT = b"c"
     """A client's connection, for a relay."""
     DECIDER = b"d"

@@ -57,7 +57,7 @@ async def _main(setup: Setup, control: Control, ears: Ears) -> int:
             control.say(Say.READY, gateway.admin_url.encode())
             ears.begin(on_message, drained.set)
             stop = asyncio.create_task(gateway.stop.wait())
-            stop.add_done_callback(lambda _: control.say(Say.STOP))
+            stop.add_done_callback(lambda ended: None if ended.cancelled() else control.say(Say.STOP))
             ends = [asyncio.create_task(event.wait()) for event in (drained, gateway.broken)]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in (*ends, stop):

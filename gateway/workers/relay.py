@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import time
 from contextlib import suppress
@@ -206,7 +207,7 @@ class Relay:
     def _tell_loads(self, now: float) -> None:
         api = self._api
         if api is not None:
-            loads = api.limits.connections, self._driver.under_way, self._lag.read(), api.held_s(now)
+            loads = api.limits.connections, self._driver.under_way, self._lag.read(), api.held_s(now), os.getpid()
             self._tell((frames.LOADS, *loads))
 
     async def _drain(self) -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gateway.api_side import CLOSE_GRACE_S
 from gateway.core.policy import Policy
@@ -33,7 +34,7 @@ PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Pauses before a process that ended is started again: longer each time that it ends before it is ready."""
 
 
-class Failed(Exception):
+class CannotBeginError(Exception):
     """A process cannot begin. `status`: the exit status of the gateway."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -41,10 +42,10 @@ class Failed(Exception):
         self.status = status
 
 
-class Child:
+class ChildProcess:
     """A process of the gateway, as its supervisor sees it."""
 
-    def __init__(self, module: str, setup: Setup, on_message: Callable[[Child, Say, bytes], None]) -> None:
+    def __init__(self, module: str, setup: Setup, on_message: Callable[[ChildProcess, Say, bytes], None]) -> None:
         ours, theirs = socket.socketpair()
         self.number = setup.number
         self.ready = asyncio.Event()
@@ -54,11 +55,13 @@ class Child:
         self.connections = self.under_way = 0
         self.new = 0
         """Connections handed over since it told its load."""
-        self.failed: Failed | None = None
+        self.failed: CannotBeginError | None = None
         self._on_message = on_message
         # A session of its own, so that Ctrl-C in a terminal reaches the supervisor alone.
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(theirs.fileno())], pass_fds=(theirs.fileno(),), start_new_session=True
+            [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
         )
         theirs.close()
         self.control = Control(ours, self._heard, self.ended.set)
@@ -72,8 +75,13 @@ class Child:
             self.ready.set()
         elif kind is Say.FAILED:
             status, _, text = payload.decode().partition(" ")
-            self.failed = Failed(int(status), text)
+            self.failed = CannotBeginError(int(status), text)
         self._on_message(self, kind, payload)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is ready, and neither leaves nor has ended."""
+        return self.ready.is_set() and not self.is_leaving and self.process.poll() is None
 
     @property
     def work(self) -> int:
@@ -81,14 +89,14 @@ class Child:
         return self.connections + self.under_way + self.new
 
     async def wait_ready(self) -> None:
-        """Wait until it serves. Raises Failed if it ends before."""
+        """Wait until it serves. Raises CannotBeginError if it ends before."""
         ends = [asyncio.ensure_future(event.wait()) for event in (self.ready, self.ended)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
         if not self.ready.is_set():
             status = await asyncio.to_thread(self.process.wait)
-            raise self.failed or Failed(1, f"a process of the gateway ended with status {status} before it served")
+            raise self.failed or CannotBeginError(1, f"a process of the gateway ended with status {status} before it served")
 
 
 class Supervisor:
@@ -112,8 +120,8 @@ class Supervisor:
         self._started_unix_s = int(time.time())
         self._numbers = 0
         self._deciders = 0
-        self._decider: Child | None = None
-        self._relays: list[Child] = []
+        self._decider: ChildProcess | None = None
+        self._relays: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self.admin_url = ""
@@ -130,7 +138,7 @@ class Supervisor:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._settings.port}"
 
     async def start(self) -> None:
-        """Start all processes, and accept connections. Raises Failed."""
+        """Start all processes, and accept connections. Raises CannotBeginError."""
         await self._start_decider()
         await asyncio.gather(*[self._start_relay() for _ in range(self._count)])
         for sock in self._sockets:
@@ -156,17 +164,17 @@ class Supervisor:
         self._deciders += 1
         policy = b"" if self._policy_path is not None else policy_to_bytes(self._policy)
         setup = Setup(self._settings, self._deciders, self._started_unix_s, self._policy_path, policy)
-        decider = Child("gateway.workers.decider", setup, self._heard)
+        decider = ChildProcess("gateway.workers.decider", setup, self._heard)
         await decider.wait_ready()
         self._decider = decider
         for relay in self._relays:
             self._join(relay, decider)
         self._start(self._watch_decider(decider))
 
-    async def _start_relay(self) -> Child:
+    async def _start_relay(self) -> ChildProcess:
         self._numbers += 1
         setup = Setup(self._relay_settings, self._numbers, self._started_unix_s, None, b"")
-        relay = Child("gateway.workers.relay", setup, self._heard)
+        relay = ChildProcess("gateway.workers.relay", setup, self._heard)
         self._relays.append(relay)
         if self._decider is not None:
             self._join(relay, self._decider)
@@ -175,19 +183,22 @@ class Supervisor:
         return relay
 
     @staticmethod
-    def _join(relay: Child, decider: Child) -> None:
+    def _join(relay: ChildProcess, decider: ChildProcess) -> None:
         """Give a relay and the decider a socket between them."""
         one, other = socket.socketpair()
         decider.control.say(Say.RELAY, b"%d" % relay.number, [one.detach()])
         relay.control.say(Say.DECIDER, b"", [other.detach()])
 
-    def _heard(self, child: Child, kind: Say, payload: bytes) -> None:
+    def _heard(self, child: ChildProcess, kind: Say, payload: bytes) -> None:
         if kind is Say.READY and payload:
             self.admin_url = payload.decode()
+            # The next decider listens at the same port, also if this one took a free one.
+            port = urlsplit(self.admin_url).port
+            self._settings = self._settings.model_copy(update={"admin_port": port})
         elif kind is Say.STOP:
             self.stop.set()
 
-    async def _watch_decider(self, decider: Child) -> None:
+    async def _watch_decider(self, decider: ChildProcess) -> None:
         await decider.ended.wait()
         status = await asyncio.to_thread(decider.process.wait)
         if decider is not self._decider or self._is_stopping:
@@ -203,13 +214,13 @@ class Supervisor:
             await asyncio.sleep(pause_s)
             try:
                 await self._start_decider()
-            except Failed as failed:
+            except CannotBeginError as failed:
                 log.error("the next decider cannot begin: %s", failed)
             else:
                 log.warning("decider %d serves", self._deciders)
                 return
 
-    async def _watch_relay(self, relay: Child) -> None:
+    async def _watch_relay(self, relay: ChildProcess) -> None:
         await relay.ended.wait()
         status = await asyncio.to_thread(relay.process.wait)
         self._relays.remove(relay)
@@ -222,7 +233,7 @@ class Supervisor:
             await asyncio.sleep(pause_s)
             try:
                 await self._start_relay()
-            except Failed as failed:
+            except CannotBeginError as failed:
                 log.error("the next relay cannot begin: %s", failed)
             else:
                 return
@@ -265,8 +276,8 @@ class Supervisor:
                 relay.new += 1
                 relay.control.say(Say.CLIENT, b"", [client.detach()])
 
-    def _least_busy(self) -> Child | None:
-        usable = [relay for relay in self._relays if relay.ready.is_set() and not relay.is_leaving]
+    def _least_busy(self) -> ChildProcess | None:
+        usable = [relay for relay in self._relays if relay.serves]
         in_time = [relay for relay in usable if not relay.control.is_behind] or usable
         return min(in_time, key=lambda relay: relay.work, default=None)
 

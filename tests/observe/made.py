@@ -33,7 +33,7 @@ from gateway.core.snapshot import (
 )
 from gateway.observe.metrics.lag import EDGES
 from gateway.observe.metrics.little import LittleView
-from gateway.observe.sources import Discovered, Reload, Sources, Watched
+from gateway.observe.sources import Discovered, RelayView, Reload, Sources, Watched
 
 PREMIUM = Tier(
     "premium",
@@ -214,6 +214,7 @@ SOURCES = Sources(
     policy=lambda: POLICY,
     snapshot=lambda: SNAPSHOT,
     reload=lambda: Reload(1_700_000_000.0),
+    relays=lambda: [RelayView(1, 4711, 7, 3, 0.001)],
     connections=lambda: 7,
     not_ready=lambda: "",
     watched=lambda: [

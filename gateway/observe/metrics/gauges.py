@@ -145,6 +145,28 @@ class ProcessFamilies:
         yield gauge(
             "tailgate_client_connections", "Client connections that are open.", (), _one(self._sources.connections())
         )
+        relays = self._sources.relays()
+        if relays:
+            label = ("relay",)
+            yield gauge(
+                "tailgate_relay_connections",
+                "Client connections of each relay.",
+                label,
+                [((str(relay.number),), relay.connections) for relay in relays],
+            )
+            yield gauge(
+                "tailgate_relay_requests",
+                "Requests of each relay that are not over.",
+                label,
+                [((str(relay.number),), relay.requests) for relay in relays],
+            )
+            yield gauge(
+                "tailgate_relay_loop_lag_seconds",
+                "Longest wait of anything ready to run on the event loop of each relay, during the last 15 to 30 s.",
+                label,
+                [((str(relay.number),), relay.lag_s) for relay in relays],
+                "seconds",
+            )
         yield gauge(
             "tailgate_loop_lag_seconds",
             "Longest wait of anything ready to run on the event loop, during the last 15 to 30 s.",

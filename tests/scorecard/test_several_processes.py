@@ -1,0 +1,244 @@
+"""`tailgate serve --workers 2`: two relays and a decider serve as one process does, whichever of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.observe.journal.replay import in_order, replay
+
+from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Answer, Call, Capture, token
+from .conftest import Connect
+from .policies import rules
+from .process import Serving, serving
+from .raw import Client, chat
+
+EMPTY: dict[str, Any] = {"relays": [], "pools": [], "policy": {"generation": 0}, "connections": 0}
+KEYS = {"key-of-acme-0000": "acme"}
+
+
+@asynccontextmanager
+async def two_relays(folder: Path, policy: str, journal: str = "") -> AsyncIterator[Serving]:
+    async with serving(folder, policy, TAILGATE_WORKERS="2", TAILGATE_JOURNAL=journal) as served:
+        try:
+            yield served
+        except BaseException as error:
+            error.add_note(served.written.decode())
+            raise
+        if served.process.returncode is None:
+            served.signal(signal.SIGTERM)
+            assert await served.exit_code() == 0, served.written.decode()
+
+
+async def state_of(served: Serving) -> dict[str, Any]:
+    async with httpx.AsyncClient() as client:
+        try:
+            found: dict[str, Any] = (await client.get(f"{served.admin_url}/admin/state")).json()
+        except httpx.TransportError:
+            return EMPTY  # between two deciders
+        return found
+
+
+async def seen(served: Serving, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """The state, once it meets a condition."""
+    async with asyncio.timeout(60):
+        while True:
+            state = await state_of(served)
+            if condition(state):
+                return state
+            await asyncio.sleep(0.02)
+
+
+def in_flight(state: dict[str, Any]) -> int:
+    return sum(replica["in_flight"] for pool in state["pools"] for replica in pool["replicas"])
+
+
+def begins(call: Call) -> Answer | None:
+    """A stream that begins, and goes on when the test says so; anything else is answered at once."""
+    if b'"stream":true' not in call.body:
+        return Answer(STREAM_HEAD + token() + USAGE + DONE + LAST_CHUNK)
+    return Answer(STREAM_HEAD + token("one"))
+
+
+async def begun(connect: Connect, url: str, count: int) -> list[Client]:
+    """Clients whose streams have begun."""
+    clients = [await connect(url) for _ in range(count)]
+    for client in clients:
+        client.send(chat(stream=True))
+    for client in clients:
+        assert (await client.head())[0] == 200
+        assert b"one" in await client.chunk()
+    return clients
+
+
+def go_on(capture: Capture) -> None:
+    for call in capture.calls:
+        if b'"stream":true' in call.body:
+            call.send(token("two", "stop") + USAGE + DONE + LAST_CHUNK)
+            call.finish()
+
+
+async def ends(client: Client) -> bool:
+    """Whether the stream comes to its end."""
+    try:
+        return any(b"[DONE]" in part for part in await client.rest_of_chunks())
+    except (AssertionError, asyncio.IncompleteReadError, ConnectionError):
+        return False
+
+
+async def test_connections_are_spread_and_counted_over_all_relays(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = begins
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        clients = await begun(connect, served.url, 8)
+        state = await seen(served, lambda state: sum(relay["requests"] for relay in state["relays"]) == 8)
+        assert [relay["requests"] for relay in state["relays"]] == [4, 4]
+        assert state["connections"] == 8
+        assert in_flight(state) == 8
+        go_on(capture)
+        assert all([await ends(client) for client in clients])
+        state = await seen(served, lambda state: not in_flight(state))
+        assert state["tiers"][0]["total"]["finished"] == 8
+
+
+async def test_relay_that_is_killed_loses_its_own_streams_alone_and_is_replaced(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = begins
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        clients = await begun(connect, served.url, 6)
+        state = await seen(served, lambda state: all(relay["pid"] for relay in state["relays"]))
+        killed = state["relays"][0]
+        os.kill(killed["pid"], signal.SIGKILL)
+        await seen(served, lambda state: in_flight(state) == 3)
+        assert (await (await connect(served.url)).ask(chat())).status == 200, "the other relay serves at once"
+        go_on(capture)
+        assert sum([await ends(client) for client in clients]) == 3
+        state = await seen(served, lambda state: len(state["relays"]) == 2 and not in_flight(state))
+        assert killed["number"] not in [relay["number"] for relay in state["relays"]]
+
+
+async def test_decider_that_is_killed_cuts_no_stream_and_its_successor_counts_right(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = begins
+    policy = rules(capture.url, keys=KEYS, tier="limits: {concurrency: 7}")
+    async with two_relays(tmp_path, policy) as served:
+        key = "Authorization: Bearer key-of-acme-0000"
+        clients = [await connect(served.url) for _ in range(6)]
+        for client in clients:
+            client.send(chat(key, stream=True))
+            assert (await client.head())[0] == 200
+            assert b"one" in await client.chunk()
+        before = decider_of(served)
+        os.kill(before, signal.SIGKILL)
+        new = await connect(served.url)
+        assert (await new.ask(chat(key))).status == 200, "it waited for the successor"
+        state = await seen(served, lambda state: len(state["relays"]) == 2)
+        assert decider_of(served) != before
+        assert in_flight(state) == 6
+        more = [await connect(served.url) for _ in range(2)]
+        more[0].send(chat(key, stream=True))
+        assert (await more[0].head())[0] == 200
+        refused = await more[1].ask(chat(key))
+        assert (refused.status, refused.reason) == (429, "limit-concurrency"), "six adopted, one new"
+        go_on(capture)
+        assert all([await ends(client) for client in (*clients, more[0])])
+        state = await seen(served, lambda state: not in_flight(state))
+        assert not any(tenant["in_flight"] for tenant in state["tenants"])
+
+
+def decider_of(served: Serving) -> int:
+    """Its process id."""
+    parent = served.process.pid
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return next(
+        int(child) for child in children if b"gateway.workers.decider" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+async def test_all_processes_are_replaced_without_a_lost_request_or_stream(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = begins
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        streams = await begun(connect, served.url, 4)
+        old = [relay["number"] for relay in (await seen(served, lambda state: len(state["relays"]) == 2))["relays"]]
+        served.signal(signal.SIGUSR2)
+        asked = 0
+        async with httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+
+            async def asks() -> None:
+                nonlocal asked
+                while b"all processes are replaced\n" not in served.written:
+                    answer = await client.post("/v1/chat/completions", json=BODY)
+                    assert answer.status_code == 200, answer.text
+                    asked += 1
+                    if asked == 20:
+                        go_on(capture)
+
+            async with asyncio.timeout(60):
+                await asks()
+        assert asked > 20
+        assert all([await ends(client) for client in streams])
+        state = await seen(served, lambda state: len(state["relays"]) == 2 and not in_flight(state))
+        assert not set(old) & {relay["number"] for relay in state["relays"]}
+
+
+BODY = {"model": "default", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+
+
+async def test_reload_reaches_every_relay(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        clients = [await connect(served.url) for _ in range(4)]
+        for client in clients:
+            assert (await client.ask(chat())).status == 200
+        (tmp_path / "policy.yaml").write_text(rules(capture.url, keys=KEYS))
+        served.signal(signal.SIGHUP)
+        await seen(served, lambda state: state["policy"]["generation"] == 2)
+        for client in clients:
+            assert (await client.ask(chat())).status == 401
+            assert (await client.ask(chat("Authorization: Bearer key-of-acme-0000"))).status == 200
+
+
+async def test_concurrency_of_a_tenant_counts_over_all_relays(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = begins
+    async with two_relays(tmp_path, rules(capture.url, tier="limits: {concurrency: 2}")) as served:
+        held = await begun(connect, served.url, 2)
+        others = [await connect(served.url) for _ in range(4)]
+        for other in others:
+            assert (await other.ask(chat())).reason == "limit-concurrency"
+        go_on(capture)
+        assert all([await ends(client) for client in held])
+        for other in others:
+            assert (await other.ask(chat())).status == 200, "a client that has read its end meets a free place"
+
+
+async def test_journal_of_a_decider_is_replayed_bit_for_bit(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+    journal = tmp_path / "calls.jsonl"
+    async with two_relays(tmp_path, rules(capture.url), journal=str(journal)) as served:
+        clients = [await connect(served.url) for _ in range(4)]
+        for stream in (False, True):
+            for client in clients:
+                assert (await client.ask(chat(stream=stream))).status == 200
+    report = replay(in_order([journal]), lambda _: None)
+    assert report.calls > 16
+    assert report.divergence is None
+
+
+async def test_decider_that_cannot_begin_ends_the_gateway_with_its_message(tmp_path: Path, capture: Capture) -> None:
+    with pytest.raises(AssertionError, match=r"cannot be written|No such file"):
+        async with two_relays(tmp_path, rules(capture.url), journal=str(tmp_path / "no" / "folder")):
+            pass
