@@ -26,7 +26,7 @@ from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
 from gateway.settings import Settings, strangers
-from gateway.workers.supervisor import CannotBeginError, Supervisor
+from gateway.workers.supervisor import CannotBeginError, WorkerSupervisor
 
 log = logging.getLogger("tailgate")
 
@@ -111,7 +111,7 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
 
 async def _supervise(settings: Settings, policy: Policy, policy_path: Path | None, workers: int) -> int:
     """Run a decider and some relays."""
-    supervisor = Supervisor(settings, policy, policy_path, workers)
+    supervisor = WorkerSupervisor(settings, policy, policy_path, workers)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop.set)

@@ -177,7 +177,7 @@ class RelayHub(RelayOwner):
         if name == "oddity":
             self._metrics.oddity(cast(str, frame[2]), cast(str, frame[3]), Oddity(cast(str, frame[4])))
         elif name == "refused_early":
-            self._metrics.refused_early(frames.reason_of(frame[2]))
+            self._metrics.refused_early(frames.early_of(cast("list[object]", frame[2])))
         elif name == "token_count":
             self._metrics.token_count(CountSource(cast(str, frame[2])))
         elif name == "copied":

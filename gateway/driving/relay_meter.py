@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.core.estimators.histograms import LogHistogram
-from gateway.core.results import AttemptOutcome, Callback, CountSource, MirrorResult, Reason, Record
+from gateway.core.history import EarlyRefusal
+from gateway.core.results import AttemptOutcome, Callback, CountSource, MirrorResult, Record
 from gateway.driving import frames
 from gateway.driving.channel import Frame
 from gateway.wire.answers.oddity import Oddity
@@ -30,9 +31,9 @@ class RelayMeter:
     def upstream_error(self, pool: str, replica: str, end: AttemptOutcome) -> None:
         """The decider counts it."""
 
-    def refused_early(self, why: Reason) -> None:
+    def refused_early(self, refusal: EarlyRefusal) -> None:
         """Count one request that was refused before it was parsed."""
-        self._tell((frames.METER, "refused_early", why.value))
+        self._tell((frames.METER, "refused_early", frames.early_row(refusal)))
 
     def oddity(self, pool: str, replica: str, kind: Oddity) -> None:
         """Count one answer, or one event, that was proper HTTP but had odd content."""

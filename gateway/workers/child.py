@@ -24,7 +24,7 @@ OnMessage = Callable[[Say, bytes, list[int]], None]
 
 
 @dataclass(slots=True)
-class Setup:
+class ProcessSetup:
     """All that a process must know to begin."""
 
     settings: Settings
@@ -40,7 +40,7 @@ class Ears:
     """Hears the supervisor. Messages wait until there is somebody to hear them."""
 
     def __init__(self) -> None:
-        self.setup: asyncio.Future[Setup] = asyncio.get_running_loop().create_future()
+        self.setup: asyncio.Future[ProcessSetup] = asyncio.get_running_loop().create_future()
         self._waiting: list[tuple[Say, bytes, list[int]]] = []
         self._heard: OnMessage | None = None
         self._orphaned: Callable[[], None] = lambda: None
@@ -68,7 +68,7 @@ class Ears:
         self._waiting.clear()
 
 
-Main = Callable[[Setup, Control, Ears], Awaitable[int]]
+Main = Callable[[ProcessSetup, Control, Ears], Awaitable[int]]
 
 
 def run(main: Main) -> None:

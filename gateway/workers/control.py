@@ -20,7 +20,7 @@ class Say(Enum):
 
     # from the supervisor
     SETUP = b"s"
-    """The `Setup` of a process, pickled."""
+    """The `ProcessSetup` of a process, pickled."""
     CLIENT = b"c"
     """A client's connection, for a relay."""
     DECIDER = b"d"

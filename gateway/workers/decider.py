@@ -14,7 +14,7 @@ from gateway.listener import ListenError
 from gateway.observe.journal.parts import JournalError
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.load import load
-from gateway.workers.child import Ears, Setup, run
+from gateway.workers.child import Ears, ProcessSetup, run
 from gateway.workers.control import Control, Say
 
 ATTEMPT_BITS = 40
@@ -22,7 +22,7 @@ ATTEMPT_BITS = 40
 CANNOT_LISTEN = 3
 
 
-async def _main(setup: Setup, control: Control, ears: Ears) -> int:
+async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     try:
         policy = policy_from_bytes(setup.policy) if setup.policy_path is None else load(setup.policy_path)
         gateway = Gateway(setup.settings, policy, setup.policy_path, relays=FrameClock(time.monotonic))

@@ -23,7 +23,7 @@ from gateway.listener import Listener
 from gateway.observe.metrics.lag import LoopLag
 from gateway.proxy.callers import callers_of
 from gateway.sweeper import Sweeper
-from gateway.workers.child import Ears, Setup, run
+from gateway.workers.child import Ears, ProcessSetup, run
 from gateway.workers.control import Control, Say
 
 log = logging.getLogger("tailgate")
@@ -58,7 +58,7 @@ class RemoteLists:
 class Relay:
     """One relay process."""
 
-    def __init__(self, setup: Setup, control: Control) -> None:
+    def __init__(self, setup: ProcessSetup, control: Control) -> None:
         self._settings = setup.settings
         self._control = control
         self._loop = asyncio.get_running_loop()
@@ -227,7 +227,7 @@ class Relay:
         self.over.set()
 
 
-async def _main(setup: Setup, control: Control, ears: Ears) -> int:
+async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     relay = Relay(setup, control)
     ears.begin(relay.on_message, relay.orphaned)
     await relay.over.wait()

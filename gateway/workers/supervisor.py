@@ -21,7 +21,7 @@ from gateway.core.policy import Policy
 from gateway.driving.policy_bytes import policy_to_bytes
 from gateway.listener import BACKLOG, tune
 from gateway.settings import Settings
-from gateway.workers.child import Setup
+from gateway.workers.child import ProcessSetup
 from gateway.workers.control import Control, Say
 
 log = logging.getLogger("tailgate")
@@ -45,7 +45,9 @@ class CannotBeginError(Exception):
 class ChildProcess:
     """A process of the gateway, as its supervisor sees it."""
 
-    def __init__(self, module: str, setup: Setup, on_message: Callable[[ChildProcess, Say, bytes], None]) -> None:
+    def __init__(
+        self, module: str, setup: ProcessSetup, on_message: Callable[[ChildProcess, Say, bytes], None]
+    ) -> None:
         ours, theirs = socket.socketpair()
         self.number = setup.number
         self.ready = asyncio.Event()
@@ -96,10 +98,12 @@ class ChildProcess:
             end.cancel()
         if not self.ready.is_set():
             status = await asyncio.to_thread(self.process.wait)
-            raise self.failed or CannotBeginError(1, f"a process of the gateway ended with status {status} before it served")
+            raise self.failed or CannotBeginError(
+                1, f"a process of the gateway ended with status {status} before it served"
+            )
 
 
-class Supervisor:
+class WorkerSupervisor:
     """Runs one decider and some relays."""
 
     def __init__(self, settings: Settings, policy: Policy, policy_path: Path | None, count: int) -> None:
@@ -163,7 +167,7 @@ class Supervisor:
     async def _start_decider(self) -> None:
         self._deciders += 1
         policy = b"" if self._policy_path is not None else policy_to_bytes(self._policy)
-        setup = Setup(self._settings, self._deciders, self._started_unix_s, self._policy_path, policy)
+        setup = ProcessSetup(self._settings, self._deciders, self._started_unix_s, self._policy_path, policy)
         decider = ChildProcess("gateway.workers.decider", setup, self._heard)
         await decider.wait_ready()
         self._decider = decider
@@ -173,7 +177,7 @@ class Supervisor:
 
     async def _start_relay(self) -> ChildProcess:
         self._numbers += 1
-        setup = Setup(self._relay_settings, self._numbers, self._started_unix_s, None, b"")
+        setup = ProcessSetup(self._relay_settings, self._numbers, self._started_unix_s, None, b"")
         relay = ChildProcess("gateway.workers.relay", setup, self._heard)
         self._relays.append(relay)
         if self._decider is not None:
