@@ -39,22 +39,33 @@ def traffic_of(
 ) -> Traffic:
     """The traffic to send. Raises PolicyErrors, too."""
     if (trace is None) == (workload is None):
-        raise ValueError("name the traffic: either --trace FILE or --workload SPEC")
+        raise ValueError("name the traffic: either --trace FILE, --workload SPEC or --prompts FILE")
     if rate is not None and speed is not None:
         raise ValueError("--rate and --speed both set the speed: keep one")
-    whose = mix_for(mix, policy, model)
+    tiers = whose(mix, policy, model)
     if trace is not None:
-        found = trace_traffic(trace, whose, rate, speed, duration)
+        found = trace_traffic(trace, tiers, rate, speed, duration)
     else:
         if speed is not None:
             raise ValueError("--speed is for traces: a workload has a --rate")
         assert workload is not None
-        found = workload_traffic(workload, whose, rate, duration, mixed=mix is not None, policy=policy)
+        found = workload_traffic(workload, tiers, rate, duration, mixed=mix is not None, policy=policy)
     for tier in sorted(found.tiers or ()):
         try:
             slo_of(policy, tier)
         except ValueError as error:
             raise ValueError(f"--mix {mix}: {error}" if mix is not None else str(error)) from None
+    return found
+
+
+def whose(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
+    """The tiers of traffic that names none. Raises ValueError if the policy lacks one."""
+    found = mix_for(mix, policy, model)
+    for tier, _ in found.tiers:
+        try:
+            slo_of(policy, tier)
+        except ValueError as error:
+            raise ValueError(f"--mix {mix}: {error}") from None
     return found
 
 

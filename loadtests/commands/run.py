@@ -19,16 +19,19 @@ from gateway.cli.quantities import RateOption, WarmupOption, finite, seconds
 from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.workload.arrivals import Arrival
-from loadtests.commands.asked import check_warmup, fields_of, keys_of, one_target, traffic_of, unnamed_tier
+from loadtests.commands.asked import check_warmup, fields_of, keys_of, one_target, traffic_of, unnamed_tier, whose
 from loadtests.commands.progress import Progress
+from loadtests.commands.prompts import History, PromptOptions, prompts_of
 from loadtests.commands.report import conclude
 from loadtests.replay.columns import Columns
-from loadtests.replay.models import WhichModel, contact
-from loadtests.replay.play import Plan, Played, play
+from loadtests.replay.kept_answers import ANSWERS, KeptAnswers
+from loadtests.replay.models import WhichModel, contact, with_its_model
+from loadtests.replay.play import Plan, Played, Recorder, play
 from loadtests.replay.probe import NoContact, reach
 from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic
 from loadtests.replay.unconnected import OwnLimit
+from loadtests.replay.written import Written
 from loadtests.report.judged import slo_of
 from loadtests.report.pictures import NAMES
 from loadtests.report.run_file import About, write_run
@@ -37,7 +40,7 @@ from loadtests.terminal.written import check_writable, writing
 
 FOLDER = Path("loadtest-results")
 ENDS = signal.SIGINT, signal.SIGTERM
-OURS = ("report.json", "report.html", "run.json", "requests.npy", *(f"{name}.svg" for name in NAMES))
+OURS = ("report.json", "report.html", "run.json", "requests.npy", ANSWERS, *(f"{name}.svg" for name in NAMES))
 """Files that a test leaves in its folder."""
 
 
@@ -61,6 +64,34 @@ def run_command(
             help="Made-up traffic: a name, a file, or a line such as prompt_tokens=500,output_tokens=100,cv=1.",
         ),
     ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Your own prompts: an OpenAI Batch file, JSON lines of bodies, ShareGPT, or plain lines.",
+        ),
+    ] = None,
+    api: Annotated[
+        str | None, typer.Option(metavar="PATH", show_default=False, help="API of bodies in --prompts that name none.")
+    ] = None,
+    stream: Annotated[
+        bool | None, typer.Option("--stream/--no-stream", show_default=False, help="Stream the answers to --prompts.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="N", show_default=False, help="Take N of --prompts at random.")
+    ] = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Send --prompts in random order.")] = False,
+    history: Annotated[
+        History, typer.Option(help="What conversations go on with: the model's own answers, or the recorded ones.")
+    ] = History.MODEL,
+    think: Annotated[
+        float,
+        typer.Option(parser=seconds(0.0), metavar="S", help="Mean seconds from an answer to the next question."),
+    ] = 1.0,
+    keep_answers: Annotated[
+        bool, typer.Option("--keep-answers", help="Write the text of answers to answers.jsonl, for you alone.")
+    ] = False,
     rate: RateOption = None,
     speed: Annotated[
         float | None,
@@ -166,9 +197,15 @@ def run_command(
     errors = console(stderr=True)
     try:
         held = None if policy is None else load(policy)
-        traffic = traffic_of(
-            trace, workload, mix=mix, policy=held, model=model, rate=rate, speed=speed, duration=duration
-        )
+        if prompts is not None:
+            kinds = PromptOptions(prompts, api, stream, sample, shuffle, think)
+            traffic = prompts_of(kinds, whose(mix, held, model), rate, speed, duration)
+            if trace is not None or workload is not None or length is not Length.CAP:
+                raise ValueError("--prompts has requests as they are: leave out --trace, --workload and --length")
+        else:
+            traffic = traffic_of(
+                trace, workload, mix=mix, policy=held, model=model, rate=rate, speed=speed, duration=duration
+            )
         check_warmup(warmup, traffic)
         if closed_loop is not None and (rate is not None or speed is not None):
             raise ValueError("--closed-loop sends after each answer, at no fixed rate: leave out --rate and --speed")
@@ -193,6 +230,7 @@ def run_command(
         retries=retries,
         policy=None if policy is None else str(policy),
         unnamed_tier=unnamed_tier(workload, mix, held),
+        own_words=prompts is not None,
     )
     plan = Plan(
         seed=seed,
@@ -203,6 +241,8 @@ def run_command(
         clients=closed_loop,
         until_s=traffic.planned_s,
         gives_up=not allow_late,
+        recorded=history is History.RECORDED,
+        keeps=keep_answers,
     )
     folder = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
     check_writable(folder, "--out", folder=True)
@@ -272,7 +312,11 @@ async def _test(
     first = next(arrivals, None)
     if first is None:
         raise Nothing(wrong[0] if wrong else f"{traffic.name}: it has no request")
-    if probe_first:
+    if isinstance(first, Written):
+        await reach(target)
+        if "model" not in first.body:
+            target = await with_its_model(target, first) or target
+    elif probe_first:
         target, sizes = await contact(target, first, plan.seed, console(stderr=True).print, plan.timeout_s)
         about = replace(about, left_out=sorted(target.left_out))
         if sizes is not None:
@@ -291,11 +335,16 @@ async def _test(
     for number in ENDS:
         loop.add_signal_handler(number, interrupted)
     columns = Columns(folder, about.warmup_s)
+    to: Recorder = KeptAnswers(columns, folder) if plan.keeps else columns
+    if plan.keeps:
+        console(stderr=True).print(f"the text of answers goes to {folder / ANSWERS}, which only you may read")
     try:
-        with Progress(columns, console(stderr=True), traffic.planned_s) as shown:
+        with Progress(to, console(stderr=True), traffic.planned_s) as shown:
             played = await play(chain([first], arrivals), target, shown, plan, show=shown.show, stop=stop)
     finally:
         columns.close()
+        if isinstance(to, KeptAnswers):
+            to.close()
     played.empty_rows = traffic.left_out.rows
     if wrong:
         played.interrupted, played.wrong_row = True, str(wrong[0])

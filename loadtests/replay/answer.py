@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import httptools
 import orjson
 
+from loadtests.replay.dialects import Piece, event_of, tokens_in, whole_of
+
 DONE = b"[DONE]"
 CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls")
 """Fields of a delta that hold content for a reader."""
@@ -50,6 +52,7 @@ class Answer:
         "done",
         "error",
         "finish_reason",
+        "keeps",
         "message",
         "output_tokens",
         "prompt_tokens",
@@ -57,6 +60,7 @@ class Answer:
         "reason",
         "replica",
         "retry_after_s",
+        "said",
         "should_retry",
         "status",
         "tier",
@@ -64,6 +68,8 @@ class Answer:
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
+        self.keeps = False
+        """Whether the text of answers is kept, in `said`."""
         self._clear()
 
     def reset(self) -> None:
@@ -88,6 +94,8 @@ class Answer:
         """The header x-tailgate-reason, else the name of the error in the body or in the stream."""
         self.message = ""
         """The target's own words about its error; empty if it has none."""
+        self.said: list[str] = []
+        """The pieces of text of the answer, if they are kept."""
         self.tier = ""
         self.replica = ""
         self.retry_after_s: float | None = None
@@ -197,18 +205,27 @@ class Answer:
             self.done = True
             return
         event = _object(data)
+        if "choices" not in event and isinstance(event.get("type"), str):
+            self._other(event_of(event))
+            return
         for choice in _choices(event):
             delta = choice.get("delta")
             if (choice.get("text") if delta is None else _said("delta", delta)) and not self.error:
                 self.chunks += 1
+                if self.keeps:
+                    self.said.append(str(choice.get("text") or (delta or {}).get("content") or ""))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
         self._common(event)
 
     def _whole(self, body: bytes) -> None:
         try:
             said = _object(body)
+            if self.status == 200 and "choices" not in said:
+                self._other(whole_of(said))
             for choice in _choices(said):
                 self._text = self._text or bool(choice.get("text") or _said("message", choice.get("message") or {}))
+                if self.keeps:
+                    self.said.append(str(choice.get("text") or (choice.get("message") or {}).get("content") or ""))
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
             self._common(said)
             if self.status != 200 and not self.error:
@@ -219,6 +236,17 @@ class Answer:
             if not body.lstrip().startswith(b"<"):  # error pages of proxies are HTML: the status says enough
                 self.message = _message(body[: 4 * MAX_MESSAGE].decode(errors="replace"))
 
+    def _other(self, piece: Piece) -> None:
+        """A piece of an API without choices."""
+        if piece.content and not self.error:
+            self.chunks += self._stream
+            self._text = True
+        if self.keeps and piece.text:
+            self.said.append(piece.text)
+        self.finish_reason = piece.finish or self.finish_reason
+        self.done = self.done or piece.done
+        self._common({"error": piece.error, "usage": piece.usage})
+
     def _common(self, said: dict[str, Any]) -> None:
         if error := said.get("error"):
             self.error = True
@@ -227,10 +255,12 @@ class Answer:
                 self.reason = _called(error)
         if usage := said.get("usage"):
             _check(dict, "usage", usage)
-            self.prompt_tokens = _tokens(usage, "prompt_tokens")
-            details = _check(dict, "usage.prompt_tokens_details", usage.get("prompt_tokens_details") or {})
-            self.cached_tokens = _tokens(details, "cached_tokens")
-            self.output_tokens = _tokens(usage, "completion_tokens")
+            _check(dict, "usage.prompt_tokens_details", usage.get("prompt_tokens_details") or {})
+            prompt, output, cached = tokens_in(usage)
+            # Messages tell the prompt at the beginning, and the answer at the end.
+            self.prompt_tokens = _tokens("prompt_tokens", prompt, self.prompt_tokens)
+            self.cached_tokens = _tokens("prompt_tokens_details.cached_tokens", cached, self.cached_tokens)
+            self.output_tokens = _tokens("completion_tokens", output, self.output_tokens)
         if ours := said.get("tailgate"):
             self.cut = _check(str, "tailgate.cut", _check(dict, "tailgate", ours).get("cut") or "")
 
@@ -248,9 +278,11 @@ def _said(name: str, delta: dict[str, Any]) -> bool:
     return any(delta.get(name) for name in CONTENT)
 
 
-def _tokens(usage: dict[str, Any], name: str) -> int | None:
-    count = usage.get(name)
-    if count is None or (type(count) is int and 0 <= count <= MAX_TOKENS):
+def _tokens(name: str, count: Any, before: int | None) -> int | None:
+    """A count of tokens; if there is none, the one before it."""
+    if count is None:
+        return before
+    if type(count) is int and 0 <= count <= MAX_TOKENS:
         return count
     raise Garbage(f"usage.{name} is not a number of tokens: {_shown(count)}")
 

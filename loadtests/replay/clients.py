@@ -45,6 +45,7 @@ class Client(asyncio.Protocol):
     def send(self, request: Request, data: bytes) -> None:
         """Send a request, and write its outcome into it."""
         self._answer.reset()
+        self._answer.keeps = request.keeps
         self.request = request
         self.transport.write(data)
 
@@ -131,6 +132,7 @@ class Client(asyncio.Protocol):
         request.prompt_tokens, request.output_tokens = answer.prompt_tokens, answer.output_tokens
         request.cached_tokens = answer.cached_tokens
         request.message = answer.message
+        request.said = "".join(answer.said) if request.keeps else None
         self._clients.over(request, answer.should_retry != "false")
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from loadtests.quantiles import place
 from loadtests.replay.gaps import Gaps
 from loadtests.replay.request import Outcome, Request
+from loadtests.replay.written import Written
 
 FILE = "requests.npy"
 FLUSH_ROWS = 2048
@@ -49,6 +50,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("outcome", "u1", "B"),
     ("tries", "u1", "B"),
     ("streamed", "u1", "B"),
+    ("turn", "u1", "B"),
 )
 """Columns: name, NumPy's type, type of `struct`. A missing value is NaN or 0."""
 DTYPE = np.dtype([(name, kind) for name, kind, _ in COLUMNS])
@@ -163,6 +165,7 @@ class Columns:
             request.outcome,
             min(request.tries, 255),
             arrival.stream,
+            min(arrival.turn, 255) if isinstance(arrival, Written) else 1,
         )
 
 

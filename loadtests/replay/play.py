@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -23,6 +23,7 @@ from loadtests.replay.pace import Backlog, pace, rests_s
 from loadtests.replay.prompts import Prompts, Sizes
 from loadtests.replay.request import Outcome, Request
 from loadtests.replay.target import Target, Writer
+from loadtests.replay.written import Written
 
 FILES = 65536
 TICK_S = 0.5
@@ -78,6 +79,10 @@ class Plan:
     """End of a closed loop; an open loop ends with its traffic."""
     gives_up: bool = False
     """Whether the test ends once the generator is hopelessly late: see `Backlog`."""
+    recorded: bool = False
+    """Whether conversations go on with the recorded answers, instead of the model's own."""
+    keeps: bool = False
+    """Whether the text of every answer is kept."""
     lead_s: float = 0.2
     """Seconds between the end of the preparations and the beginning of the test."""
     warm_connections: int = 16
@@ -122,6 +127,10 @@ class Played:
     """The error in the row of the trace at which the test ended; None if all rows were right."""
     empty_rows: int = 0
     """Rows of the trace with 0 tokens, which are left out."""
+    turns: int = 0
+    """Turns of conversations after the first that were sent."""
+    turns_lost: int = 0
+    """Turns that were never sent, because an answer before them failed, or came after the end."""
     told: dict[str, dict[str, Told]] = field(default_factory=dict)
     """Outcomes of clients that were told when to retry, by tier and reason."""
     newcomers: dict[str, Newcomers] = field(default_factory=dict)
@@ -172,6 +181,11 @@ class Player:
         self._items = self._made(arrivals)
         self._counted = Again(plan.warmup_s)
         self._resting: dict[int, tuple[Request, asyncio.TimerHandle]] = {}
+        self._numbers = count()
+        self._talks = 0
+        """Conversations under way that have further turns."""
+        self._thinking: dict[int, tuple[Written, asyncio.TimerHandle]] = {}
+        self._talked = asyncio.Event()
         self._quiet = asyncio.Event()
         self._exhausted = asyncio.Event()
         self._backlog = Backlog()
@@ -217,6 +231,7 @@ class Player:
             if sending.done():
                 sending.result()
                 self._all_sent = True
+                self._stop_thinking()
                 await self._until_quiet(stopping)
             self.played.interrupted = stopping.done()
         finally:
@@ -232,6 +247,9 @@ class Player:
     async def _send_all(self) -> None:
         if self._plan.clients is None:
             await pace(self._items, self.clock, asyncio.sleep, self._send)
+            left_s = None if self._plan.until_s is None else max(0.0, self._plan.until_s - self.clock())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._talks_are_over(), left_s)
         else:
             await asyncio.sleep(max(0.0, -self.clock()))
             for _ in range(self._plan.clients):
@@ -242,10 +260,42 @@ class Player:
             self._exhausted.set()
 
     def _made(self, arrivals: Iterable[Arrival]) -> Iterator[_Item]:
-        for number, arrival in enumerate(arrivals):
+        for arrival in arrivals:
             if self.played.gave_up:
                 return
-            yield _Item(Request(number, arrival), self._writer.request(number, arrival))
+            yield self._item(arrival)
+
+    def _item(self, arrival: Arrival) -> _Item:
+        number = next(self._numbers)
+        talks = isinstance(arrival, Written) and bool(arrival.later) and not self._plan.recorded
+        request = Request(number, arrival, keeps=self._plan.keeps or talks)
+        return _Item(request, self._writer.request(number, arrival))
+
+    async def _talks_are_over(self) -> None:
+        while self._talks:
+            self._talked.clear()
+            await self._talked.wait()
+
+    def _go_on(self, request: Request) -> None:
+        """After an answer of a conversation: its next question, once its client has read and thought."""
+        arrival = request.arrival
+        if not isinstance(arrival, Written) or not (arrival.later or arrival.turn > 1):
+            return
+        self._talks -= 1
+        if arrival.later and not self._all_sent and request.outcome is Outcome.FINISHED:
+            think_s = self._random.expovariate(1.0 / arrival.think_s) if arrival.think_s else 0.0
+            turn = arrival.next_turn(request.ended_s + think_s, None if self._plan.recorded else request.said or "")
+            self._talks += 1
+            timer = asyncio.get_running_loop().call_later(think_s, self._ask, request.number)
+            self._thinking[request.number] = turn, timer
+        else:
+            self.played.turns_lost += len(arrival.later)
+        self._talked.set()
+
+    def _ask(self, after: int) -> None:
+        turn, _ = self._thinking.pop(after)
+        self.played.turns += 1
+        self._send_at(self._item(turn), self.clock())
 
     def _send(self, item: _Item) -> None:
         now = self.clock()
@@ -258,6 +308,8 @@ class Player:
         request = item.request
         request.sent_s = request.tried_s = now
         self.played.sent += 1
+        arrival = request.arrival
+        self._talks += isinstance(arrival, Written) and bool(arrival.later) and arrival.turn == 1
         self._clients.send(request, item.data)
         self.played.most_under_way = max(self.played.most_under_way, self._clients.under_way)
 
@@ -293,6 +345,7 @@ class Player:
     def _ended(self, request: Request) -> None:
         self.played.ended += 1
         self._recorder.ended(request)
+        self._go_on(request)
         if not self._clients.under_way and not self._resting:
             self._quiet.set()
 
@@ -310,6 +363,8 @@ class Player:
 
     def _finish(self) -> None:
         """Stop sending, and end open requests."""
+        self._all_sent = True
+        self._stop_thinking()
         self._plan = replace(self._plan, retries=0, clients=None)
         for request, timer in list(self._resting.values()):
             timer.cancel()
@@ -320,6 +375,13 @@ class Player:
         self.played.told, self.played.newcomers = self._counted.tiers, self._counted.newcomers
         counted = zip(self._lag.waits.counts, self._warm_lag, strict=True)
         self.played.lag = [now - before for now, before in counted]
+
+    def _stop_thinking(self) -> None:
+        """No further turns are sent."""
+        for turn, timer in self._thinking.values():
+            timer.cancel()
+            self.played.turns_lost += 1 + len(turn.later)
+        self._thinking.clear()
 
     def _tick(self, _: float) -> None:
         if self.clock() < self._plan.warmup_s:  # a stall that ends after it counts

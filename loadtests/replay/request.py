@@ -93,6 +93,10 @@ class Request:
     """Prompt tokens that the target found in a prefix cache; None if it did not say."""
     output_tokens: int | None = None
     tries: int = 1
+    keeps: bool = False
+    """Whether the text of the answer is kept: a conversation, or the user, needs it."""
+    said: str | None = None
+    """The text of the answer, if it is kept and arrived."""
 
     @property
     def tokens(self) -> int:

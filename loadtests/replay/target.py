@@ -14,6 +14,7 @@ from gateway.sim.workload.arrivals import Arrival
 from gateway.wire.http.headers import RETRY_COUNT
 from loadtests.replay.keys import ALL, assigned
 from loadtests.replay.prompts import Prompts
+from loadtests.replay.written import Written, sent_body
 
 
 class Length(StrEnum):
@@ -79,13 +80,17 @@ class Writer:
     def __init__(self, target: Target, prompts: Prompts) -> None:
         self._target = target
         self._prompts = prompts
-        self._heads: dict[str, bytes] = {}
-        """Heads of requests, by API key."""
+        self._heads: dict[tuple[str, str], bytes] = {}
+        """Heads of requests, by path and API key."""
 
     def request(self, number: int, arrival: Arrival, tries: int = 1) -> bytes:
-        """Head and body of a chat request. As in SDKs, retries carry the number of earlier tries."""
+        """Head and body of a request. As in SDKs, retries carry the number of earlier tries."""
+        more = b"\r\n%b: %d" % (RETRY_COUNT, tries - 1) if tries > 1 else b""
+        if isinstance(arrival, Written):
+            body = {**sent_body(arrival, self._target.model, self._target.left_out), **self._target.extra}
+            return self._whole(arrival, body, more, arrival.path)
         prompt = self._prompts.text(number, arrival.prompt_tokens, arrival.prefix)
-        return self.chat(arrival, prompt, b"\r\n%b: %d" % (RETRY_COUNT, tries - 1) if tries > 1 else b"")
+        return self.chat(arrival, prompt, more)
 
     def chat(self, arrival: Arrival, prompt: str, more: bytes = b"") -> bytes:
         """Head and body of a chat request with a given prompt, and `more` lines in the head."""
@@ -108,17 +113,20 @@ class Writer:
                     body["max_tokens"] = arrival.max_tokens
         for name in target.left_out:
             body.pop(name, None)
-        raw = orjson.dumps({**body, **target.extra} if target.extra else body)
-        return b"%b%d%b\r\n\r\n%b" % (self._head(arrival.tier, arrival.tenant), len(raw), more, raw)
+        return self._whole(arrival, {**body, **target.extra} if target.extra else body, more)
 
-    def _head(self, tier: str, tenant: str) -> bytes:
+    def _whole(self, arrival: Arrival, body: dict[str, object], more: bytes, path: str = Endpoint.CHAT.value) -> bytes:
+        raw = orjson.dumps(body)
+        return b"%b%d%b\r\n\r\n%b" % (self._head(path, arrival.tier, arrival.tenant), len(raw), more, raw)
+
+    def _head(self, path: str, tier: str, tenant: str) -> bytes:
         key = self._target.key_of(tier, tenant)
-        if key not in self._heads:
+        if (path, key) not in self._heads:
             host, port = self._target.address
             host = f"[{host}]" if ":" in host else host
             authorization = f"authorization: Bearer {key}\r\n" if key else ""
-            self._heads[key] = (
-                f"POST {Endpoint.CHAT.value} HTTP/1.1\r\nhost: {host}:{port}\r\n{authorization}"
+            self._heads[path, key] = (
+                f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\n{authorization}"
                 "user-agent: tailgate-loadtests\r\ncontent-type: application/json\r\ncontent-length: "
             ).encode()
-        return self._heads[key]
+        return self._heads[path, key]

@@ -87,6 +87,7 @@ def report(run: RunFile, rows: Rows, policy: Held | None) -> Report:
         "tiers": {name: of | {"over_time": tiers_over_time[name]} for name, of in tiers.items()},
         "replicas": replicas.result(),
         "messages": run.messages,
+        "turns": _turns(judged, run),
         "prompts": prompts.result(),
         "over_time": over_time.result(),
         "over_load": loads.result(),
@@ -109,6 +110,7 @@ def _about(run: RunFile) -> Report:
         "probed": about.probed,
         "length": about.length,
         "left_out": about.left_out,
+        "own_words": about.own_words,
         "warmup_s": about.warmup_s,
         "planned_s": about.planned_s,
         "empty_rows": run.played.empty_rows,
@@ -291,17 +293,28 @@ def _prompts(rows: Rows) -> Report:
     """Wanted and counted tokens of prompts and answers, if the target reports counts."""
     known = rows[rows["prompt_counted"] > 0]
     finished = rows[rows["outcome"] == Outcome.FINISHED]
-    streamed = finished[finished["chunks"] > 0]
+    streamed, capped = finished[finished["chunks"] > 0], finished[finished["output_wanted"] > 0]
     return {
         "prompt_tokens": int(known["prompt_tokens"].sum()),
         "prompt_tokens_counted": int(known["prompt_counted"].sum()),
         "output_tokens_wanted": int(finished["output_wanted"].sum()),
         "output_tokens": int(finished["output_tokens"].sum()),
         "shorter_answers": _count(finished["output_tokens"] < finished["output_wanted"]),
-        "longer_answers": _count(finished["output_tokens"] > finished["output_wanted"]),
+        "longer_answers": _count(capped["output_tokens"] > capped["output_wanted"]),
         "fewer_tokens_than_pieces": _count(finished["output_tokens"] < finished["chunks"]),
         "tokens_per_piece": _ratio(float(streamed["output_tokens"].sum()), float(streamed["chunks"].sum())),
     }
+
+
+def _turns(judged: Judged, run: RunFile) -> Report:
+    """Latencies and cached tokens by turn of conversations; empty without any."""
+    rows = judged.rows
+    found: Report = {}
+    for number in np.unique(rows["turn"]) if rows["turn"].max() > 1 else ():
+        own = rows[(rows["turn"] == number) & judged.finished]
+        p50, p99 = percentiles(own["ttft_s"], (0.5, 0.99))
+        found[str(number)] = {"finished": len(own), "ttft_p50_s": p50, "ttft_p99_s": p99, "cached": _cached(own)}
+    return {"by_turn": found, "sent": run.played.turns, "lost": run.played.turns_lost}
 
 
 def _cached(rows: Rows) -> float | None:

@@ -37,6 +37,7 @@ def page(report: Report) -> str:
         table([], [line.split(": ", 1) for line in told(report)], "In the target's own words"),
         _retry_after(report),
         _replicas(report),
+        _turns(report),
         "<h2>Can it be trusted?</h2>",
         _trust(report),
     ]
@@ -193,6 +194,14 @@ def _replicas(report: Report) -> str:
         for name, of in report["replicas"].items()
     ]
     return table(["replica", "answered", "TTFT p50", "p99"], rows, "By replica") if len(rows) > 1 else ""
+
+
+def _turns(report: Report) -> str:
+    rows = [
+        [turn, f"{of['finished']:,}", time(of["ttft_p50_s"]), time(of["ttft_p99_s"]), share(of["cached"])]
+        for turn, of in report["turns"]["by_turn"].items()
+    ]
+    return table(["turn", "answered", "TTFT p50", "p99", "cached"], rows, "By turn of conversations")
 
 
 def _trust(report: Report) -> str:

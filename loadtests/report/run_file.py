@@ -42,6 +42,8 @@ class About:
     """The name for requests without a named tier; None if tiers are named."""
     probed: bool = False
     """Whether the target reported how it counts prompts."""
+    own_words: bool = False
+    """Whether the bodies were the user's own, so that nothing is known of their tokens."""
     left_out: list[str] = field(default_factory=list)
     """Fields of bodies that the target refused, so that requests went without them."""
 

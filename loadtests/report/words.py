@@ -124,13 +124,20 @@ def warnings(report: Report) -> list[str]:
     if about["policy"] is None:
         found.append("No policy was given: there are no objectives, so every answered request is good.")
     counted, wanted = prompts["prompt_tokens_counted"], prompts["prompt_tokens"]
-    if not about.get("probed", True) and not wanted and prompts["output_tokens_wanted"]:
+    own_words = about.get("own_words", False)
+    if not about.get("probed", True) and not wanted and prompts["output_tokens_wanted"] and not own_words:
         found.append("The target does not count the tokens of prompts: one token per word was assumed.")
     if wanted and abs(counted / wanted - 1.0) > OFF:
         found.append(f"The target counts {share(counted / wanted)} of the prompt tokens of the traffic.")
     if about["length"] != "cap" and prompts["shorter_answers"]:
         found.append(f"{prompts['shorter_answers']:,} answers were shorter than the traffic says.")
     found += _contradictions(report)
+    if lost := report.get("turns", {}).get("lost"):
+        sent = report["turns"]["sent"]
+        found.append(
+            f"{lost:,} of {sent + lost:,} later turns of conversations were not sent: an answer before them failed, or "
+            "came after the end."
+        )
     if left_out := about.get("left_out"):
         found.append(f"The target refuses {', '.join(left_out)}: all requests went without.")
     for tier, of in report["tiers"].items():
