@@ -16,7 +16,7 @@ OVER = {"response.completed": "stop", "response.incomplete": "length"}
 
 @dataclass(slots=True)
 class Piece:
-    """What one event, or a whole answer, brings."""
+    """The contents of one event, or of a whole answer."""
 
     content: bool = False
     text: str = ""

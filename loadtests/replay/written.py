@@ -28,7 +28,7 @@ class Written(Arrival):
 
     @property
     def messages(self) -> list[Message]:
-        """What was said so far, with the question."""
+        """The conversation so far, with the question."""
         said = self.body.get("messages")
         return list(said) if isinstance(said, list) else []
 
