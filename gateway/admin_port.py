@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.requests.records import RequestRecords
 from gateway.observe.sources import Discovered, RelayView, Sources, Watched
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
@@ -44,6 +44,7 @@ class AdminPort:
     lag: LoopLag
     reloads: PolicyReloads
     journal: Journal | None
+    records: RequestRecords
     stop: asyncio.Event
     """Set to drain the process."""
     drain_deadline_s: float
@@ -68,8 +69,9 @@ class AdminPort:
             explain=lambda request: self.controller.explain(request, self.driver.clock()),
             now=self.driver.clock,
             policies=lambda: self.reloads.in_force,
-            wall_s=lambda: time.time() - self.driver.clock(),
-            requests=self.metrics.requests,
+            wall_s=self.records.wall_s,
+            requests=self.records.ring if self.records.is_kept else None,
+            access_log_dropped=lambda: 0 if self.records.access_log is None else self.records.access_log.dropped,
         )
         actions = {"reload": self.reloads.reload, "drain": self._drain}
         of_replicas = {"drain": partial(self._drain_replica, True), "undrain": partial(self._drain_replica, False)}

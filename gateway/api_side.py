@@ -13,7 +13,7 @@ from gateway.fleet.board import ModelBoard
 from gateway.fleet.mirror import Mirrors
 from gateway.fleet.token_counts import EngineCounts
 from gateway.listener import Listener, listener, no_app
-from gateway.observe.logs import ACCESS, AccessLog
+from gateway.observe.logs import ACCESS, DebugLog
 from gateway.proxy.callers import Callers
 from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.driver import Driver, Meter
@@ -64,7 +64,7 @@ class ApiSide:
         self.mirrors = Mirrors(policy, clock, unfit, board.takes, copied, bug)
         self.oddities = Oddities(meter, clock)
         self.upstreams = Upstreams(self.oddities, clock, lists)
-        log_access = AccessLog().write if ACCESS.isEnabledFor(10) else None
+        log_access = DebugLog().write if ACCESS.isEnabledFor(10) else None
         self.services = ExchangeServices(driver, self.upstreams, meter, log_access, self.mirrors)
         counts = EngineCounts(clock, random.Random(), unfit, board.takes)
         self.handler = RequestHandler(policy, self.services, board, settings.host, counts.ask)

@@ -31,7 +31,7 @@ from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
-from gateway.observe.requests.ring import RequestRing
+from gateway.observe.requests.records import RequestRecords
 from gateway.proxy.client.asgi_connection import AsgiConnection
 from gateway.proxy.limits import ConnectionLimits
 from gateway.reload import PolicyReloads, PolicyUsers
@@ -70,9 +70,8 @@ class Gateway:
         """
         clock = clock if relays is None else relays.read
         self.settings = settings
-        self.requests = RequestRing(settings.records) if settings.records else None
-        """The records of ended requests; None if none are kept."""
-        self.metrics = Metrics(policy, self.requests)
+        self.records = RequestRecords(settings, clock)
+        self.metrics = Metrics(policy, self.records.ring)
         self.journal, self.controller = _deciders(settings, policy)
         self.driver = LocalDriver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
         self._admin_limits = _admin_limits(settings)
@@ -124,6 +123,7 @@ class Gateway:
             lag=self._lag,
             reloads=self.reloads,
             journal=self.journal,
+            records=self.records,
             stop=self.stop,
             drain_deadline_s=settings.drain_deadline_s,
         )
@@ -145,6 +145,7 @@ class Gateway:
             "sweep": self.sweeper.run(),
             "watch of the policy": self.reloads.run(),
         }
+        parts |= self.records.parts()
         if self.journal is not None:
             parts["journal"] = self.journal.run()
         if self.settings.ssl_certfile is not None:
@@ -221,6 +222,7 @@ class Gateway:
             self.hub.close()
         self.driver.close()
         await self.api.aclose()
+        await self.records.aclose()
         if self.journal is not None:
             await self.journal.aclose()
 

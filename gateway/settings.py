@@ -118,6 +118,17 @@ class Settings(BaseSettings):
         le=10_000_000,
         description="Records of ended requests that are kept in memory, for `tailgate why`; 0 keeps none.",
     )
+    access_log: Path | None = Field(
+        default=None,
+        description="Write one JSON line for each request to this file, or to standard output if it is - "
+        "(docs/reference/records.md).",
+    )
+    access_log_file_bytes: int = Field(
+        default=256 * 2**20, ge=2**20, description="Size at which the access log goes on in another file."
+    )
+    access_log_files: int = Field(
+        default=8, ge=1, le=1000, description="Files of the access log that are kept: FILE, FILE.1 (the one before) ..."
+    )
 
     @model_validator(mode="after")
     def _both_parts_of_tls(self) -> Settings:

@@ -93,6 +93,9 @@ def serve(
     journal_file_bytes: Annotated[int | None, _option("journal_file_bytes", rich_help_panel="Journal")] = None,
     journal_files: Annotated[int | None, _option("journal_files", rich_help_panel="Journal")] = None,
     records: Annotated[int | None, _option("records", rich_help_panel="Bounds")] = None,
+    access_log: Annotated[Path | None, _option("access_log", metavar="FILE", rich_help_panel="Access log")] = None,
+    access_log_file_bytes: Annotated[int | None, _option("access_log_file_bytes", rich_help_panel="Access log")] = None,
+    access_log_files: Annotated[int | None, _option("access_log_files", rich_help_panel="Access log")] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
     log_format: Annotated[str | None, _option("log_format")] = None,
 ) -> None:

@@ -39,7 +39,7 @@ def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-class AccessLog:
+class DebugLog:
     """One line per finished request, at debug level."""
 
     __slots__ = ("_logger",)

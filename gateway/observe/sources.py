@@ -96,6 +96,8 @@ class Sources:
     """Returns the decision that a request would get now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""
+    access_log_dropped: Callable[[], int] = int
+    """Number of lines that are missing in the access log."""
     policies: Callable[[], Sequence[PolicyInForce]] = tuple
     """The latest policies in force, the present one last."""
     wall_s: Callable[[], float] = lambda: 0.0

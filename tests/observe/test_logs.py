@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.core.redundancy.request_quarantine import News
-from gateway.observe.logs import MAX_NEWS, AccessLog, configure_logging, log_quarantine
+from gateway.observe.logs import MAX_NEWS, DebugLog, configure_logging, log_quarantine
 
 from .made import OK, REFUSED
 
@@ -31,7 +31,7 @@ def restored() -> Iterator[None]:
 def logged(level: str, as_json: bool, request_id: str = "req-1") -> str:
     out = io.StringIO()
     configure_logging(level, as_json, out)
-    AccessLog().write(OK, request_id)
+    DebugLog().write(OK, request_id)
     return out.getvalue()
 
 
@@ -53,7 +53,7 @@ def test_text_log_line_is_readable() -> None:
 def test_log_line_of_a_refusal_says_why() -> None:
     out = io.StringIO()
     configure_logging("debug", True, out)
-    AccessLog().write(REFUSED, "req-2")
+    DebugLog().write(REFUSED, "req-2")
     assert json.loads(out.getvalue())["reason"] == "queue-full"
 
 

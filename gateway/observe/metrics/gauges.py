@@ -186,6 +186,12 @@ class ProcessFamilies:
             (),
             _one(self._sources.journal_dropped()),
         )
+        yield counter(
+            "tailgate_access_log_dropped",
+            "Lines that are missing in the access log, because the disk was slow or full.",
+            (),
+            _one(self._sources.access_log_dropped()),
+        )
         build = {"version": self._sources.version, "python": platform.python_version(), "build": kind()}
         yield InfoMetricFamily("tailgate_build", "What is running.", value=build)
 

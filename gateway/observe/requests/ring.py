@@ -30,7 +30,7 @@ class RequestRing:
         self._ordinary: deque[RequestRow] = deque(maxlen=size - notable - early)
         self._notable: deque[RequestRow] = deque(maxlen=notable)
         self._early: deque[EarlyRefusal] = deque(maxlen=early)
-        self.readers: list[Callable[[RequestRow], None]] = []
+        self.readers: list[Callable[[Found], None]] = []
         """Called with each new record, on the thread of the event loop."""
 
     def __len__(self) -> int:
@@ -49,6 +49,8 @@ class RequestRing:
     def refused_early(self, refusal: EarlyRefusal) -> None:
         """Keep a request that was refused before it became a `Request`."""
         self._early.append(refusal)
+        for read in self.readers:
+            read(refusal)
 
     @property
     def oldest(self) -> float | None:
