@@ -48,6 +48,7 @@ class Forecast:
         "breach",
         "e2e_s",
         "features",
+        "is_untried",
         "judged",
         "keeps_step",
         "kind",
@@ -72,6 +73,8 @@ class Forecast:
         """P(an objective is missed | admitted), 0-1, calibrated."""
         self.features = NO_FEATURES
         """Features from which it is calibrated."""
+        self.is_untried = False
+        """Whether it would wait in a queue from which its tier has sent too few requests to know how long."""
         self.keeps_step = False
         """Whether the step budget of the replica keeps the request's TPOT bound."""
         self.kind = DIRECT

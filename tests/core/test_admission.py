@@ -399,3 +399,21 @@ def test_request_is_judged_by_its_tightened_objective() -> None:
     assert isinstance(refusal, Refuse)
     assert (refusal.request_id, refusal.why) == (77, Reason.PREDICTED)
     assert tight.tpot_bound_s == math.inf
+
+
+def test_nobody_is_refused_for_a_wait_that_nothing_has_shown_yet() -> None:
+    """Before requests of a tier were sent from a queue, how long one waits there is a guess."""
+    patient = tier("std", slo=Slo(e2e=(Objective(0.99, 60.0),)), admission=ENFORCE)
+    story = play(policy(pool("p", "r1", slots=1, queue_limit=1000), patient))
+    for number in range(100):
+        name = f"{number}"
+        story.arrives(name).sent(name).after(0.25).first_token(name).after(0.25).finishes(name, output_tokens=20)
+        story.whatever()
+    for number in range(300):
+        story.arrives(f"b{number}").whatever()
+    assert not any(f"b{number}" in story.records for number in range(300)), "the last would wait for 150 s"
+    for number in range(8):
+        name = f"b{number}"
+        story.sent(name).after(0.25).first_token(name).after(0.25).finishes(name, output_tokens=20).whatever()
+    story.arrives("after").whatever()
+    assert story.records["after"].why is Reason.PREDICTED

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from gateway.core.estimators.logistic import Calibration, features, logistic, logit
 from gateway.core.forecast.learned import PoolLearned
 from gateway.core.forecast.reliability import reliability
+from gateway.core.policy import AdmissionMode, AdmissionSpec
 from gateway.core.prediction import NOTHING_AHEAD, Forecast
-from tests.core.made import STEADY
+from tests.core.made import STEADY, tier
+
+SHADOW = AdmissionSpec(AdmissionMode.SHADOW)
 
 
 def taught(labels: int, truth: tuple[float, float], seed: int, model: Calibration | None = None) -> Calibration:
@@ -77,22 +80,32 @@ def test_calibration_learns_that_requests_behind_many_others_are_overtaken() -> 
 def test_calibration_differs_by_tier() -> None:
     """One tier has no surprises; the other is overtaken by requests that nobody could foresee."""
     source, learned = random.Random(5), PoolLearned()
+    tiers = {name: tier(name, admission=SHADOW) for name in ("first", "last", "new")}
 
-    def true(raw: float, tier: str) -> float:
-        return raw if tier == "first" else logistic(0.3 + 0.7 * logit(raw))
+    def true(raw: float, name: str) -> float:
+        return raw if name == "first" else logistic(0.3 + 0.7 * logit(raw))
 
     for _ in range(20_000):
-        raw, tier = source.random(), source.choice(("first", "last"))
+        raw, name = source.random(), source.choice(("first", "last"))
         forecast = Forecast("p", 0.0, 0.0, 1.0, 0.1)
         forecast.features = features(raw, 0, 0.0)
-        learned.label(tier, forecast, source.random() < true(raw, tier))
-    for tier in ("first", "last"):
+        learned.label(tiers[name], forecast, source.random() < true(raw, name))
+    for name in ("first", "last"):
         for raw in (0.1, 0.5, 0.9):
             forecast = Forecast("p", 0.0, 0.0, 1.0, 0.1)
-            learned.calibrate(tier, forecast, raw, NOTHING_AHEAD)
-            assert forecast.breach == pytest.approx(true(raw, tier), abs=0.06), (tier, raw)
-    learned.calibrate("new", forecast, 0.9, NOTHING_AHEAD)
+            learned.calibrate(tiers[name], forecast, raw, NOTHING_AHEAD)
+            assert forecast.breach == pytest.approx(true(raw, name), abs=0.06), (name, raw)
+    learned.calibrate(tiers["new"], forecast, 0.9, NOTHING_AHEAD)
     assert forecast.breach == pytest.approx(0.9)
+
+
+def test_outcomes_of_requests_that_were_chosen_do_not_calibrate() -> None:
+    learned, enforced = PoolLearned(), tier("t", admission=AdmissionSpec(AdmissionMode.ENFORCE))
+    forecast = Forecast("p", 0.0, 0.0, 1.0, 0.1)
+    for _ in range(1000):
+        learned.calibrate(enforced, forecast, 0.3, NOTHING_AHEAD)
+        learned.label(enforced, forecast, True)
+    assert forecast.breach == 0.3
 
 
 @STEADY

@@ -106,7 +106,8 @@ class Promises:
     def doubt(self, offer: Offer, forecast: Forecast) -> Doubt:
         """Ask P(breach) first, then the judges of the tier, up to the first that does not admit the request."""
         request = offer.request
-        doubt = Doubt(forecast.breach > offer.max_breach and self._forecaster.decides(offer.pool))
+        is_known = self._forecaster.decides(offer.pool) and not forecast.is_untried
+        doubt = Doubt(is_known and forecast.breach > offer.max_breach)
         if doubt.is_likely_missed or not request.stream:
             return doubt
         waits = forecast.wait_s > 0.0

@@ -100,13 +100,13 @@ class Forecaster(Learner):
         more_s = wait_s + slot_s + scale * engine_s
         ttft_s, tpot_s = now - request.body_at + more_s, drift * scale * costs.tpot_s(step_s, prompt_tokens_per_s)
         made = Forecast(pool.spec.name, now, wait_s, ttft_s, tpot_s)
-        made.kind = kind
+        made.kind, made.is_untried = kind, ahead.requests > 0 and ahead.own_per_s is None
         made.keeps_step = is_step_kept(offer, drift * scale * step_s, limit_s)
         bucket = self.lengths.known(request.model.name, request.tier.name, offer.prompt_tokens)
         output = min(bucket.median, float(offer.max_tokens))
         made.e2e_s = made.ttft_s + made.tpot_s * max(0.0, output - 1.0)
         made.tpot_kind = tpot_kind(output, made.tpot_s, offer.slo.tpot_bound_s)
-        learned.calibrate(request.tier.name, made, p_breach(offer, learned.spread, bucket, made, more_s), ahead)
+        learned.calibrate(request.tier, made, p_breach(offer, learned.spread, bucket, made, more_s), ahead)
         return made
 
     def is_late(self, request: Request, forecast: Forecast, bound_s: float) -> float:
@@ -323,7 +323,7 @@ class Forecaster(Learner):
         forecast.judged = True
         learned = self._pools.get(forecast.pool)
         if learned is not None:  # else the pool is gone
-            learned.label(live.request.tier.name, forecast, breached)
+            learned.label(live.request.tier, forecast, breached)
 
     def dropped(self, live: RequestState) -> None:
         """Give the forecast no label, because the outcome shows nothing about it: the client left, say, or a replica

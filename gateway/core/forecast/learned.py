@@ -9,6 +9,7 @@ from gateway.core.estimators.latency_model import LatencyModel
 from gateway.core.estimators.logistic import Calibration, features
 from gateway.core.estimators.spread import Spread
 from gateway.core.forecast.reliability import Scores
+from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.prediction import Ahead, Forecast
 from gateway.core.snapshot import Trust
 
@@ -27,8 +28,8 @@ class PoolLearned:
         self.costs = LatencyModel()
         self.spread = Spread()
         self._breach: dict[str, Calibration] = {}
-        """Calibration of P(breach), by tier. Later arrivals overtake requests of less urgent tiers, so for these the
-        same raw probability means a higher risk.
+        """Calibration of P(breach), by tier, where everything is admitted. Later arrivals overtake requests of less
+        urgent tiers, so for these the same raw probability means a higher risk.
         """
         self.drift = PageHinkley()
         self.scores = Scores()
@@ -52,17 +53,24 @@ class PoolLearned:
             self.costs.forget()
         self.samples += 1
 
-    def calibrate(self, tier: str, made: Forecast, raw: float, ahead: Ahead) -> None:
-        """Complete a forecast by P(breach). `raw`: the probability (0-1) before calibration."""
-        made.features = features(raw, ahead.requests, ahead.higher_share)
-        made.breach = self._breach.get(tier, UNCALIBRATED).of(made.features)
+    def calibrate(self, tier: Tier, made: Forecast, raw: float, ahead: Ahead) -> None:
+        """Complete a forecast by P(breach). `raw`: the probability (0-1) before calibration.
 
-    def label(self, tier: str, forecast: Forecast, breached: bool) -> None:
+        Where P(breach) decides who is admitted, outcomes would teach it its own choice, so it stays raw.
+        """
+        made.breach = raw
+        if tier.admission.mode is not AdmissionMode.ENFORCE:
+            made.features = features(raw, ahead.requests, ahead.higher_share)
+            made.breach = self._breach.get(tier.name, UNCALIBRATED).of(made.features)
+
+    def label(self, tier: Tier, forecast: Forecast, breached: bool) -> None:
         """Learn whether a request missed an objective."""
         self.scores.add(forecast.breach, breached)
-        calibration = self._breach.get(tier)
+        if tier.admission.mode is AdmissionMode.ENFORCE:
+            return
+        calibration = self._breach.get(tier.name)
         if calibration is None:
-            calibration = self._breach[tier] = Calibration()
+            calibration = self._breach[tier.name] = Calibration()
         calibration.learn(forecast.features, breached)
 
 
