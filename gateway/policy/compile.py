@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from gateway.policy.schema import PolicyFile
 from gateway.policy.sections.clients import KeySection
 from gateway.policy.sections.discover import DiscoverSection
 from gateway.policy.sections.models import MirrorSection, ModelSection
-from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts
+from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, QueueSection
 from gateway.policy.sections.tiers import (
     AdmissionSection,
     HedgeSection,
@@ -39,10 +39,11 @@ def compiled(file: PolicyFile, digest: str, folder: Path) -> rules.Policy:
     default_tier = file.defaults.tier or next(iter(file.tiers))
     models = [_model(name, section, file.models) for name, section in file.models.items()]
     keys = [_key(section, default_tier) for section in file.keys]
+    tiers = {name: _tier(name, section) for name, section in file.tiers.items()}
     return rules.Policy(
         models={name: model for model in models for name in (model.name, *model.aliases)},
-        pools={name: _pool(name, section, folder) for name, section in file.pools.items()},
-        tiers={name: _tier(name, section) for name, section in file.tiers.items()},
+        pools={name: _pool(name, section, _longest_s(tiers.values()), folder) for name, section in file.pools.items()},
+        tiers=tiers,
         keys={key.sha256: key for key in keys},
         default_tier=default_tier,
         generation=1,
@@ -77,7 +78,7 @@ def _mirror(section: MirrorSection) -> rules.Mirror:
     return rules.Mirror(section.to, section.share, section.limit, section.upstream or "")
 
 
-def _pool(name: str, section: PoolSection, folder: Path) -> pool_spec.PoolSpec:
+def _pool(name: str, section: PoolSection, longest_s: float, folder: Path) -> pool_spec.PoolSpec:
     return pool_spec.PoolSpec(
         name=name,
         replicas=tuple(
@@ -88,7 +89,7 @@ def _pool(name: str, section: PoolSection, folder: Path) -> pool_spec.PoolSpec:
         engine=pool_spec.EngineKind(section.engine),
         max_prompt_tokens=section.max_prompt_tokens,
         slots=section.slots,
-        queue_limit=section.queue.limit,
+        queue_limit=_queue_limit(section.queue, longest_s),
         queue_bytes=section.queue.bytes,
         connect_timeout_s=section.connect_timeout,
         timeouts=_timeouts(section.timeouts),
@@ -163,14 +164,30 @@ def _ejection(section: EjectionSection) -> pool_spec.Ejection | None:
     )
 
 
+def _bounds_s(slo: Slo) -> list[float]:
+    """Bounds (seconds) within which a request must begin."""
+    return [bound_s for bound_s in (slo.ttft_bound_s, slo.e2e_bound_s) if bound_s < math.inf]
+
+
+def _longest_s(tiers: Iterable[rules.Tier]) -> float:
+    """The longest time (seconds) that an objective leaves a request, or the usual queue timeout if that is longer."""
+    return max([pool_spec.USUAL_TIMEOUTS.queue_s, *(bound_s for tier in tiers for bound_s in _bounds_s(tier.slo))])
+
+
+def _queue_limit(section: QueueSection, longest_s: float) -> int:
+    """Requests that may wait for a slot. Unless written, the usual number grows with the time for which they may."""
+    if "limit" in section.model_fields_set:
+        return section.limit
+    return math.ceil(section.limit * longest_s / pool_spec.USUAL_TIMEOUTS.queue_s)
+
+
 def _waits_s(section: TierTimeouts, slo: Slo) -> float:
     """Longest wait for a slot (seconds). Unless written, it follows from the objectives: a request may wait as long as
     its answer may still be in time.
     """
     if "queue" in section.model_fields_set:
         return section.queue
-    bounds_s = [bound_s for bound_s in (slo.ttft_bound_s, slo.e2e_bound_s) if bound_s < math.inf]
-    return max([section.queue, *bounds_s])
+    return max([section.queue, *_bounds_s(slo)])
 
 
 def _tier(name: str, section: TierSection) -> rules.Tier:

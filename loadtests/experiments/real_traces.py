@@ -19,10 +19,12 @@ from random import Random
 from statistics import fmean, median
 
 from gateway.core.commands import Command, Ended
-from gateway.core.policy import AdmissionSpec, Policy
+from gateway.core.policy import Policy
 from gateway.core.results import Outcome, Record
 from gateway.core.slo import Objective, Slo
-from gateway.policy.builtin import builtin
+from gateway.policy.builtin import NO_CAP
+from gateway.policy.document import Document
+from gateway.policy.load import load_document
 from gateway.sim.analysis.report import Interval, difference, mean, ratio
 from gateway.sim.baselines import baselines
 from gateway.sim.engine.fleet import FleetSpec
@@ -80,10 +82,16 @@ class Case:
         return [f"127.0.0.1:{9001 + n}" for n in range(len(self.fleet))]
 
     def policy(self) -> Policy:
-        """One enforced tier, learned slots."""
-        rules = builtin([f"http://{name}" for name in self.names])
-        tier = replace(rules.tiers["default"], admission=AdmissionSpec(), slo=OBJECTIVES[self.objectives])
-        return replace(rules, tiers={tier.name: tier})
+        """One enforced tier, learned slots. Queue timeout and queue limit follow from the objectives."""
+        objectives = OBJECTIVES[self.objectives].objectives()
+        slo = {metric.value: {each.percentile: f"{each.threshold_s:g}s"} for metric, each in objectives}
+        data = {
+            "apiVersion": "tailgate/v1",
+            "models": {"*": {"pools": ["default"]}},
+            "pools": {"default": {"replicas": [f"http://{name}" for name in self.names]}},
+            "tiers": {"default": {"slo": slo, "max_tokens": {"default": "none", "limit": NO_CAP}}},
+        }
+        return load_document(Document("real-traces", data), "")
 
     def stretches(self, rate_per_s: float) -> list[list[Arrival]]:
         """Arrivals of each stretch, evenly spread over the trace, at one speed for all."""

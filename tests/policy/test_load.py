@@ -118,6 +118,7 @@ def test_loaded_pools_have_their_replicas_bounds_and_secrets(policy: rules.Polic
             name="long",
             replicas=(pool_spec.ReplicaSpec("d:80", "http://d:80"),),
             slots=None,
+            queue_limit=768,
             reserve=(("premium", 0.25),),
             spill_from=("short",),
         ),
@@ -287,3 +288,20 @@ def test_longest_ejection_is_five_minutes_or_the_first_one(time: str, longest_s:
     ejection = load_text(text, "p.yaml").pools["short"].health.ejection
     assert ejection is not None
     assert ejection.max_time_s == longest_s
+
+
+@pytest.mark.parametrize(
+    ("queue", "slo", "limit"),
+    [
+        ("", "", 256),
+        ("", "ttft: {p99: 2s}", 256),
+        ("", "e2e: {p99: 60s}", 1536),
+        ("limit: 128", "e2e: {p99: 60s}", 128),
+    ],
+)
+def test_queue_limit_that_is_not_written_grows_with_the_longest_bound(queue: str, slo: str, limit: int) -> None:
+    text = (
+        "apiVersion: tailgate/v1\nmodels: {m: {pools: [p]}}\n"
+        f"pools: {{p: {{replicas: [http://a:1], queue: {{{queue}}}}}}}\ntiers: {{only: {{slo: {{{slo}}}}}}}\n"
+    )
+    assert load_text(text, "p.yaml").pools["p"].queue_limit == limit

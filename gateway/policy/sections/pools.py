@@ -113,7 +113,10 @@ class AffinitySection(Section):
 class QueueSection(Section):
     """The queue of a pool, bounded both in requests and in bytes."""
 
-    limit: CountOrZero = plain(_POOL.queue_limit, "Requests that may wait for a slot; more are refused with 429.")
+    limit: CountOrZero = plain(
+        _POOL.queue_limit,
+        "Requests that may wait for a slot; more get 429. By default in proportion to a longest bound above 10s.",
+    )
     bytes: Size = field(
         _POOL.queue_bytes, units.write_size(_POOL.queue_bytes), "Bytes of request bodies that may wait for a slot."
     )
