@@ -150,11 +150,34 @@ class FileSource:
     labels: Labels = ()
 
 
+class DnsRecord(StrEnum):
+    """Records of a name that are replicas."""
+
+    ADDRESSES = "A"
+    """A and AAAA: each address is a replica, at the port of the policy."""
+    SRV = "SRV"
+    """Each address of each target is a replica, at the port of the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class DnsSource:
+    """A name in DNS."""
+
+    name: str
+    port: int = 0
+    """Port of the replicas, unless records tell theirs."""
+    record: DnsRecord = DnsRecord.ADDRESSES
+    server: str = ""
+    """`address:port` of the server to ask; empty for those of the operating system."""
+    interval_s: float = 1.0
+    """Shortest time between two questions. An answer with a TTL is kept so long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Discovery:
     """Where a pool finds replicas, besides those that the policy lists."""
 
-    sources: tuple[FileSource, ...]
+    sources: tuple[FileSource | DnsSource, ...]
     scheme: str = "http"
     """`http` or `https`, for entries without one of their own."""
     path: str = ""

@@ -46,8 +46,8 @@ class ReplicaWatch:
         """Number of data-parallel ranks on the last metrics page; None if unknown."""
         self._had_adapters = False
         """Whether the last list of models had LoRA adapters."""
-        self.is_list_old = False
-        """Whether a connection was lost or refused since the last list was read. Another process may answer now."""
+        self.is_list_old = True
+        """Whether no list has been read, or a connection was lost or refused since. Another process may answer now."""
         self._losses = 0
         """How often a connection was lost or refused."""
         self._names: frozenset[str] | None = None
@@ -127,7 +127,7 @@ class ReplicaWatch:
             self.lost()
         healthy = self.target.is_life(answer)
         self._readings.note(Reading.HEALTH, answer if isinstance(answer, Failed) and not healthy else None)
-        if healthy and self.is_list_old:
+        if healthy and self.is_list_old and self._last_list is not None:
             await self.fresh_list()
         if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:
             await self._warm_up()

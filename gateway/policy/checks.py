@@ -16,7 +16,7 @@ from gateway.policy.sections import units, values
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MIN_BODY_BYTES = 1024
 MIN_CACHE_KEY = 16
-SOURCES = ("file",)
+SOURCES = ("file", "dns")
 """Fields of `discover` that say where replicas are found."""
 
 
@@ -177,6 +177,10 @@ def replicas(root: At) -> None:
             )
         if isinstance(discover.data, dict) and all(discover[kind].data is None for kind in SOURCES):
             discover.wrong(f"has no source: write {' or '.join(SOURCES)} in it", at_key=True)
+        dns = discover["dns"]
+        has_port = isinstance(dns.data, str) and dns.data.rpartition(":")[2].isdecimal()
+        if dns.data is not None and dns["type"].data != "SRV" and dns["port"].data is None and not has_port:
+            dns.wrong("has no port: write name:port, such as vllm.example:8000, or type: SRV", at_key=True)
         if discover["dp"].data not in (None, 1) and pool["engine"].data not in (None, "vllm"):
             discover["dp"].wrong(f"is for vllm, the engine here is {pool['engine'].shown}: leave it out")
         for entry in pool["replicas"].entries():

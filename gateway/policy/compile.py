@@ -110,13 +110,16 @@ def _pool(name: str, section: PoolSection, longest_s: float, folder: Path) -> po
 
 
 def _access(section: PoolSection, folder: Path) -> pool_spec.ReplicaAccess:
-    tls = section.tls
+    tls, discover = section.tls, section.discover
+    found_by_name = discover is not None and discover.dns is not None and not section.replicas
+    # Certificates are made for the name, not for the addresses that are found behind it.
+    server_name = tls.server_name or (discover.dns.name if discover and discover.dns and found_by_name else "")
     return pool_spec.ReplicaAccess(
         key=section.api_key,
         key_file=_path(section.api_key_file, folder),
         host=section.host or "",
         tls=pool_spec.Tls(
-            _path(tls.ca_file, folder), _path(tls.cert_file, folder), _path(tls.key_file, folder), tls.server_name or ""
+            _path(tls.ca_file, folder), _path(tls.cert_file, folder), _path(tls.key_file, folder), server_name
         ),
     )
 
@@ -126,8 +129,13 @@ def _path(written: str | None, folder: Path) -> str:
 
 
 def _discovery(section: DiscoverSection, folder: Path) -> pool_spec.Discovery:
-    file = section.file
-    sources = [pool_spec.FileSource(_path(file.path, folder), tuple(file.labels.items()))] if file else []
+    file, dns = section.file, section.dns
+    sources: list[pool_spec.FileSource | pool_spec.DnsSource] = []
+    if file is not None:
+        sources.append(pool_spec.FileSource(_path(file.path, folder), tuple(file.labels.items())))
+    if dns is not None:
+        record = pool_spec.DnsRecord(dns.type)
+        sources.append(pool_spec.DnsSource(dns.name, dns.port or 0, record, dns.server or "", dns.interval))
     return pool_spec.Discovery(tuple(sources), section.scheme, section.path or "", section.dp, section.hold_down)
 
 

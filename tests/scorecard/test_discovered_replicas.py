@@ -10,15 +10,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+from dnslib import RCODE, RR, SRV, A
 
 from gateway.app import Gateway
 from gateway.policy import load
 from gateway.settings import Settings
+from tests.fleet.zone import Zone, served
 
 from .capture import Capture, never
 from .conftest import Connect
 from .policies import rules
-from .raw import MODEL, chat
+from .raw import MODEL, Client, chat
 from .waiting import until
 
 OFTEN = "health: {interval: 20ms, scrape_interval: 1s, slow_start: none}"
@@ -179,3 +181,42 @@ async def test_gateway_without_a_file_of_replicas_starts_and_refuses_with_no_rep
             while (await client.ask(chat())).status != 200:  # noqa: ASYNC110 - each is a request
                 await asyncio.sleep(0.01)
         await client.close()
+
+
+async def test_changed_answers_of_dns_are_followed_under_load_without_a_failed_request(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    name = "_http._tcp.vllm.example."
+
+    def publish_ports(zone: Zone, *captures: Capture) -> None:
+        ports = [int(capture.url.rsplit(":", 1)[1]) for capture in captures]
+        zone.records = {(name, "SRV"): [SRV(0, 0, port, "here.example.") for port in ports]}
+        zone.additional = [RR("here.example.", rdata=A("127.0.0.1"))]
+
+    with served() as (zone, server):
+        publish_ports(zone, *captures[:2])
+        discover = f"{{dns: {{name: {name}, type: SRV, server: '{server}', interval: 10ms}}, hold_down: 20ms}}"
+        async with serving(tmp_path, discover) as gw:
+            assert found(gw) == {capture.url for capture in captures[:2]}
+            clients = [await connect(gw.url) for _ in range(4)]
+            is_over = False
+
+            async def load(client: Client) -> set[int]:
+                statuses = set()
+                while not is_over:
+                    statuses.add((await client.ask(chat())).status)
+                return statuses
+
+            loads = [asyncio.create_task(load(client)) for client in clients]
+            for some in ([1, 2], [2, 3], [3, 0], [0, 1]):
+                publish_ports(zone, *(captures[number] for number in some))
+                urls = {captures[number].url for number in some}
+                await until(lambda urls=urls: found(gw) == urls)
+                zone.rcode = RCODE.SERVFAIL
+                await until(lambda: gw.finder.reports()[0].error)
+                assert found(gw) == urls
+                zone.rcode = None
+            is_over = True
+            assert set().union(*await asyncio.gather(*loads)) == {200}
+            for client in clients:
+                await client.close()

@@ -6,17 +6,23 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from gateway.app import Gateway
+from gateway.policy import load
 from gateway.policy.builtin import builtin
+from gateway.settings import Settings
 
 from .capture import Capture
 from .conftest import Connect, GatewayFactory
 from .policies import rules
 from .raw import MODEL, chat, request
-from .waiting import until
+from .waiting import SOAK, until
+
+TIMES = 100 if SOAK else 20
+SETTINGS = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
 
 
 def asked(capture: Capture) -> set[str]:
@@ -132,3 +138,50 @@ async def test_openai_server_without_the_health_check_stays_in_use_without_traff
     await until(lambda: len(capture.probes) >= 8)
     client = await connect(gw.url)
     assert (await client.ask(chat())).status == 200
+
+
+async def test_address_that_comes_back_with_another_model_many_times_gets_no_request_for_the_old_one(
+    gateway: GatewayFactory, connect: Connect, tmp_path: Path
+) -> None:
+    """Half of the times the address leaves the file of replicas meanwhile, half of the times only its process ends."""
+    pools = (
+        "{discover: {file: replicas.json, hold_down: none}, health: {interval: 10ms, failures: 1000, slow_start: none}}"
+    )
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        f"apiVersion: tailgate/v1\nmodels: {{a: {{pools: [main]}}, b: {{pools: [main]}}}}\n"
+        f"pools: {{main: {pools}}}\ntiers: {{free: {{retry: {{budget: 100%}}}}}}\n"
+    )
+
+    def publish(*ports: int) -> None:
+        (tmp_path / "new").write_text(json.dumps([{"targets": [f"127.0.0.1:{port}" for port in ports]}]))
+        (tmp_path / "new").replace(tmp_path / "replicas.json")
+
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(Capture())
+        port = int(first.url.rsplit(":", 1)[1])
+        publish(port)
+        first.models = ["b"]
+        gw = await stack.enter_async_context(Gateway(SETTINGS, load(policy), policy))
+        clients = [await connect(gw.url) for _ in range(2)]
+        server = first
+        for number in range(TIMES):
+            model, other = ("a", "b") if number % 2 else ("b", "a")
+            for client, name in zip(clients, (model, other), strict=True):
+                client.send(chat(model=name))
+            answers = [(await client.response()).status for client in clients]
+            assert answers[1] != 200
+            await until(lambda model=model: gw.board.known(gw.handler.policy.pools["main"]) == {model})
+            assert (await clients[0].ask(chat(model=model))).status == 200
+            assert asked(server) <= {model}
+            if number % 10 == 5:
+                publish()
+                await until(lambda: not gw.handler.policy.pools["main"].replicas)
+            await server.stop()
+            if number % 10 == 5:
+                publish(port)
+                await until(lambda: gw.handler.policy.pools["main"].replicas)
+            server = Capture()
+            server.models = [other]
+            await server.start(port)
+        await server.stop()

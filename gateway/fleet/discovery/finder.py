@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.core.policy import Policy
-from gateway.core.pool_spec import Discovery, FileSource, ReplicaSpec, replicas_at
+from gateway.core.pool_spec import Discovery, DnsSource, FileSource, ReplicaSpec, replicas_at
+from gateway.fleet.discovery.dns import DnsFollower
 from gateway.fleet.discovery.file import FileFollower
 from gateway.fleet.discovery.membership import Membership
 from gateway.fleet.discovery.source import Listing, Source, SourceTools
@@ -19,9 +20,9 @@ log = logging.getLogger("tailgate.fleet")
 SETTLE_S: Final = 0.5
 """Seconds between two looks at addresses that are no longer listed: has their health check failed meanwhile?"""
 
-FOLLOWERS: Final[Mapping[type, Callable[..., Source]]] = {FileSource: FileFollower}
+FOLLOWERS: Final[Mapping[type, Callable[..., Source]]] = {FileSource: FileFollower, DnsSource: DnsFollower}
 """By kind of source: the class that follows it, made of the source, the discovery and the tools."""
-KINDS: Final[Mapping[type, str]] = {FileSource: "file"}
+KINDS: Final[Mapping[type, str]] = {FileSource: "file", DnsSource: "dns"}
 """Name of each kind of source in the policy. A metric label."""
 
 

@@ -11,11 +11,12 @@ from pydantic_core import CoreSchema
 from gateway.core import pool_spec
 from gateway.policy.sections import values
 from gateway.policy.sections.section import Section, duration, optional, plain
-from gateway.policy.sections.values import MAX_RANKS, FileName, PathPrefix, Span, Text
+from gateway.policy.sections.values import MAX_RANKS, Duration, FileName, HostName, PathPrefix, Port, Server, Span, Text
 
 _DISCOVERY = pool_spec.Discovery(())
 SCHEMES = tuple(values.PORTS)
 Scheme = Annotated[str, AfterValidator(values.one_of(SCHEMES)), values.choice(SCHEMES)]
+Record = Annotated[str, AfterValidator(values.one_of(pool_spec.DnsRecord)), values.choice(pool_spec.DnsRecord)]
 
 
 class FromText(Section):
@@ -38,10 +39,34 @@ class FileSection(FromText):
     labels: dict[Text, str] = plain({}, "Only entries with all these labels count.")
 
 
+class DnsSection(FromText):
+    """Replicas from DNS."""
+
+    name: HostName = Field(description="The name, as in vllm.example. With `type: SRV` as in _http._tcp.vllm.example.")
+    port: Port | None = optional("Port of the replicas; needed unless `type` is SRV.")
+    type: Record = plain(
+        pool_spec.DnsRecord.ADDRESSES.value,
+        "A: each address of A and AAAA records is a replica. SRV: each address of each target, at its port.",
+    )
+    server: Server | None = optional("Server to ask, as address:port; those of the system unless given.")
+    interval: Duration = duration(
+        pool_spec.DnsSource("").interval_s, "Time between two questions; longer if the TTL is known and longer."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        name, _, port = value.rpartition(":")
+        return {"name": name, "port": int(port)} if name and port.isdecimal() else {"name": value}
+
+
 class DiscoverSection(Section):
     """Where a pool finds its replicas, besides those that it lists."""
 
     file: FileSection | None = optional("A file with targets, read again when it changes.")
+    dns: DnsSection | None = optional("A name in DNS, or name:port.")
     scheme: Scheme = plain(_DISCOVERY.scheme, "Scheme of the replicas' URLs.")
     path: PathPrefix | None = optional("Path of the replicas' URLs before /v1; none unless given.")
     dp: Annotated[int, Field(ge=1, le=MAX_RANKS)] = plain(_DISCOVERY.dp, "Data-parallel ranks behind each address.")

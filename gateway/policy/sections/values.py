@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
@@ -176,6 +176,17 @@ def _written(url: SplitResult, port: int | None) -> str:
     return f"{url.scheme}://{authority}{url.path.rstrip('/')}"
 
 
+def _server(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        raise ValueError("{value} is not the address of a server: write address:port, such as 10.0.0.10:53") from None
+    if not re.fullmatch(r"[0-9]{1,5}", port):
+        raise ValueError("{value} has no port: write address:port, such as 10.0.0.10:53")
+    return text
+
+
 def _path_prefix(text: str) -> str:
     if not re.fullmatch(PREFIX, text) or re.search(r"/v1/?$|/v1/", text):
         raise ValueError("{value} is not a path before /v1: it begins with /, such as /llama")
@@ -238,6 +249,8 @@ Secret = Annotated[str, BeforeValidator(read_secret), _text(r"[!-~]+", "${VLLM_A
 _URL = _text(rf"https?://[^/?#@]+(?!.*/v1(/|$)){PREFIX}", "http://10.0.0.1:8000")
 URL_JSON = _URL.json_schema
 Url = Annotated[str, BeforeValidator(read_url), _URL]
+Server = Annotated[str, AfterValidator(_server), _text(r"\S+:\d+", "10.0.0.10:53")]
+Port = Annotated[int, Field(ge=1, le=65535)]
 PathPrefix = Annotated[str, AfterValidator(_path_prefix), _text(rf"(?!.*/v1(/|$)){PREFIX}", "/llama")]
 HttpPath = Annotated[str, AfterValidator(_http_path), _text(r"/\S*", "/health")]
 Slots = Annotated[

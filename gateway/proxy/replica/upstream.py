@@ -225,9 +225,15 @@ class ReplicaConnections(ConnectionOwner):
             receiver.broke(Callback.REPLICA, error)
 
     async def _still_serves(self, model: str) -> bool:
-        """Whether the replica lists `model` after its last connection was lost, or cannot say so."""
+        """Whether the replica lists `model`, or cannot say so. A list is believed while a connection is open that
+        would have been lost with its process.
+        """
         lists, server = self._lists, self.spec.server
-        if lists is None or not lists.is_list_old(server):
+        if lists is None:
+            return True
+        if not self._all and len(self._connecting) == 1:
+            lists.lost(server)
+        if not lists.is_list_old(server):
             return True
         names = await lists.fresh_list(server)
         return names is None or not model or model in names
