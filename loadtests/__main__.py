@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from gateway.cli.output import console
 from loadtests.children import end_by_sigterm
 
-COMMANDS = ("run", "report", "compare", "convert", "scenario", "calibrate", "emulate")
+COMMANDS = ("run", "report", "compare", "convert", "scenario", "calibrate", "emulate", "find", "certify")
 OPTIONAL = ("numpy", "scipy")
 """Packages of the extra `load`."""
 

@@ -33,6 +33,8 @@ NOT_RUN = {
     ".venv/bin/tailgate plan --policy policies/chat-with-tiers.yaml --workload chat --rate 40 --fleet engine.json": (
         "needs the profile that calibrate writes"
     ),
+    ".venv/bin/tailgate load certify": "takes minutes; tests/loadtests/commands/test_verdicts.py runs it",
+    ".venv/bin/tailgate load find": "takes half an hour; tests/loadtests/commands/test_verdicts.py runs it",
     "curl http://127.0.0.1:8080/v1/models": "needs a policy with keys; tests/test_docs.py runs it with one",
 }
 """Commands that cannot run here, by their beginning, with the reason."""

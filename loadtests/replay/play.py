@@ -205,6 +205,10 @@ class Player:
         """Pieces of content so far."""
         return self._clients.chunks
 
+    def under_way(self) -> Iterator[Request]:
+        """The requests that are open."""
+        return self._clients.requests()
+
     @property
     def lag(self) -> LoopLag:
         """The measured waits on the event loop of this process."""

@@ -131,7 +131,7 @@ async def test_ctrl_c_before_the_first_request_reports_nothing(replica: Emulated
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "--trace FILE or --workload SPEC"),
+        ([], "--trace FILE, --workload SPEC or --prompts FILE"),
         (["--workload", "chatt"], "did you mean chat"),
         (["--workload", "prompt_tokens=3,cv="], "'cv=': each part is NAME=VALUE"),
         (["--workload", "prompt_tokens=3,output_token=3"], "output_token is unknown: did you mean output_tokens?"),

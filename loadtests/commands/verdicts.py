@@ -1,0 +1,129 @@
+"""What `find` and `certify` share: the target, the traffic and the promises."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+
+from gateway.core.policy import Policy
+from gateway.policy import load
+from gateway.sim.workload.arrivals import Arrival
+from loadtests.commands.asked import fields_of, keys_of, one_target, traffic_of, whose
+from loadtests.commands.prompts import PromptOptions, prompts_of
+from loadtests.replay.models import contact
+from loadtests.replay.play import Kept, Plan, play
+from loadtests.replay.probe import NoContact, reach
+from loadtests.replay.request import Outcome
+from loadtests.replay.target import Length, Target
+from loadtests.replay.traffic import Traffic
+from loadtests.replay.written import Written
+from loadtests.verdict.promises import Judgement, Promise, promises_of
+from loadtests.verdict.step import Rules, Step, step
+
+SAMPLES = 5
+APART_S = 0.5
+"""Requests, and the seconds between them, that tell how long an answer takes while nothing else runs."""
+MIN_STRETCH_S = 1.0
+ANSWERS = 1.5
+"""A stretch is this many of the slowest of these answers long."""
+ENDS = signal.SIGINT, signal.SIGTERM
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options that both commands have."""
+
+    target: Sequence[str]
+    policy: Path
+    workload: str | None
+    prompts: Path | None
+    mix: str | None
+    key: list[str]
+    model: str | None
+    extra: str | None
+    goodput: float
+    seed: int
+    max_late_s: float
+
+
+class Judged:
+    """A target, and traffic of any rate for it. Raises ValueError or PolicyErrors if the options are wrong."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.policy: Policy = load(options.policy)
+        tiers = self._traffic(1.0, None).tiers
+        self.tiers = set(self.policy.tiers) if tiers is None else tiers
+        self.promises: list[Promise] = promises_of(self.policy, self.tiers, options.goodput)
+        keys = keys_of(options.key, None, self.policy.tiers)
+        url = one_target(options.target)
+        self._target = Target(url, options.model, keys=keys, length=Length.CAP, extra=fields_of(options.extra))
+        self._plan = Plan(seed=options.seed, grace_s=30.0)
+        self._stretch_s = MIN_STRETCH_S
+        self.stop = asyncio.Event()
+
+    def _traffic(self, rate_per_s: float, duration_s: float | None) -> Traffic:
+        of = self.options
+        if of.prompts is not None:
+            if of.workload is not None:
+                raise ValueError("name the traffic once: --workload SPEC or --prompts FILE")
+            kinds = PromptOptions(of.prompts, None, None, None, True, 0.0)
+            return prompts_of(kinds, whose(of.mix, self.policy, of.model), rate_per_s, None, duration_s)
+        return traffic_of(
+            None,
+            of.workload,
+            mix=of.mix,
+            policy=self.policy,
+            model=of.model,
+            rate=rate_per_s,
+            speed=None,
+            duration=duration_s,
+        )
+
+    async def prepare(self, out: Console) -> None:
+        """Make contact, and learn how long an answer takes. Raises NoContact, WhichModel or OSError."""
+        loop = asyncio.get_running_loop()
+        for number in ENDS:
+            loop.add_signal_handler(number, self.stop.set)
+        arrivals = list(islice(self._traffic(10.0, 60.0).arrivals(self.options.seed), SAMPLES))
+        if not arrivals:
+            raise NoContact("the traffic has no request")
+        if isinstance(arrivals[0], Written):
+            await reach(self._target)
+        else:
+            self._target, sizes = await contact(self._target, arrivals[0], self.options.seed, out.print)
+            self._plan = replace(self._plan, sizes=sizes or self._plan.sizes)
+        kept = Kept()
+        first = (replace(arrival, at=APART_S * number) for number, arrival in enumerate(arrivals))
+        await play(first, self._target, kept, self._plan, stop=self.stop)
+        answers = [one for one in kept.requests if one.outcome is Outcome.FINISHED]
+        if not answers:
+            told = kept.requests[0] if kept.requests else None
+            why = (told.message or told.reason or told.outcome.name.lower()) if told is not None else "nothing was sent"
+            raise NoContact(f"{self._target.url} answers none of the first requests: {why}")
+        slowest_s = max(one.ended_s - one.arrival.at for one in answers)
+        self._stretch_s = max(MIN_STRETCH_S, ANSWERS * slowest_s)
+
+    async def at(self, rate_per_s: float, wrong: float, budget_s: float, out: Console) -> Step:
+        """Test one rate until all promises are decided. `wrong`: allowed probability of a wrong verdict."""
+        warmup_s = self._stretch_s
+        arrivals: Iterator[Arrival] = self._traffic(rate_per_s, warmup_s + budget_s).arrivals(self.options.seed)
+        rules = Rules(wrong, warmup_s + budget_s, warmup_s, self._stretch_s, self.options.max_late_s)
+        judged_by = self.policy, self.promises
+        found = await step(arrivals, rate_per_s, self._target, judged_by, self._plan, rules, self.stop)
+        out.print(f"{rate_per_s:.4g}/s: {found.verdict} after {found.seconds:.0f} s; {told(found.worst)}")
+        return found
+
+
+def told(one: Judgement) -> str:
+    """A promise, and the share that kept it with its interval."""
+    if one.kept is None:
+        return f"{one.promise.name}: too little is known ({one.requests:,} requests)"
+    low, high = 100 * one.kept.low, 100 * one.kept.high
+    return f"{one.promise.name}: {100 * one.kept.share:.4g}% ({low:.4g} to {high:.4g}%)"

@@ -1,0 +1,1 @@
+"""Does a live target keep its promises at a rate, and up to which rate?"""

@@ -1,0 +1,104 @@
+"""One rate, tested until every promise is decided, or until the time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from gateway.core.policy import Policy
+from gateway.sim.workload.arrivals import Arrival
+from loadtests.replay.play import Now, Plan, Player
+from loadtests.replay.target import Target
+from loadtests.verdict.promises import Judgement, Promise, Tally, Verdict
+
+MAX_LATE_SHARE = 0.01
+"""Share of late requests beyond which a generator measures itself: its p99 is late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The outcome at one rate."""
+
+    rate_per_s: float
+    seconds: float
+    sent: int
+    judgements: list[Judgement]
+    on_time: bool
+    """Whether the generator kept to its schedule."""
+    interrupted: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        """Fail if any promise is broken, pass if all are kept."""
+        found = {one.verdict for one in self.judgements}
+        return next((one for one in (Verdict.FAIL, Verdict.UNDECIDED) if one in found), Verdict.PASS)
+
+    @property
+    def seems_kept(self) -> bool:
+        """Whether every promise is kept by the measured shares, whatever their intervals."""
+        return all(one.requests and one.misses <= (1.0 - one.promise.share) * one.requests for one in self.judgements)
+
+    @property
+    def worst(self) -> Judgement:
+        """The promise that is broken most, or kept by the least: by misses over allowed misses."""
+        return max(self.judgements, key=lambda one: one.misses / max(1e-9, (1.0 - one.promise.share) * one.requests))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a step ends. `wrong`: allowed probability of a wrong verdict."""
+
+    wrong: float
+    budget_s: float
+    warmup_s: float
+    stretch_s: float
+    """Stretch of time that counts as one observation: longer than an answer, which shares its batch with others."""
+    max_late_s: float
+
+
+async def step(
+    arrivals: Iterator[Arrival],
+    rate_per_s: float,
+    target: Target,
+    judged_by: tuple[Policy, list[Promise]],
+    plan: Plan,
+    rules: Rules,
+    stop: asyncio.Event,
+    show: Callable[[float, list[Judgement]], None] = lambda at, found: None,
+) -> Step:
+    """Send `arrivals` until all promises are decided, any is broken, or `budget_s` is over. Raises OSError."""
+    policy, promises = judged_by
+    tally = Tally(policy, promises, rules.stretch_s, rules.warmup_s, rules.max_late_s)
+    decided = asyncio.Event()
+
+    def counted() -> Iterator[Arrival]:
+        for arrival in arrivals:
+            if decided.is_set() or arrival.at >= rules.budget_s:
+                return
+            tally.due(arrival.at)
+            yield arrival
+
+    def look(now: Now) -> None:
+        if now.at_s < 0.0 or decided.is_set():
+            return
+        found = tally.judgements(now.at_s, rules.wrong, player.under_way())
+        show(now.at_s, found)
+        verdicts = {one.verdict for one in found}
+        if Verdict.FAIL in verdicts or Verdict.UNDECIDED not in verdicts:
+            decided.set()
+            looked.extend(found)
+
+    looked: list[Judgement] = []
+    player = Player(
+        counted(),
+        target,
+        tally,
+        replace(plan, warmup_s=rules.warmup_s),
+        show=look,
+        settled=lambda now, under_way: decided.is_set(),
+    )
+    played = await player.play(stop)
+    found = looked or tally.judgements(played.seconds, rules.wrong)
+    on_time = tally.late <= MAX_LATE_SHARE * max(1, played.sent)
+    return Step(rate_per_s, played.sending_s, played.sent, found, on_time, played.interrupted)
