@@ -1,4 +1,4 @@
-"""Options that `find` and `certify` share."""
+"""The options of both `find` and `certify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `find` and `certify` share: the target, the traffic and the promises."""
+"""The target, the traffic and the promises of `find` and `certify`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def promises_of(policy: Policy, tiers: set[str], goodput: float) -> list[Promise
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a test says of a promise."""
+    """The verdict of a test on a promise."""
 
     promise: Promise
     verdict: Verdict
