@@ -150,8 +150,12 @@ def request_of(row: list[object], policy: Policy) -> Request:
         affinity=Affinity(made, held, kept, cast(str, row[23])),
         comeback=cast(bool, row[25]),
         truncates=cast(bool, row[27]),
-        origin=Origin(*cast("tuple[str, str, str]", row[28])),
+        origin=_origin(cast("list[str]", row[28])),
     )
+
+
+def _origin(row: list[str]) -> Origin:
+    return Origin(row[0], row[1], row[2])
 
 
 def running_rows(running: Iterable[RunningAttempt]) -> list[Frame]:

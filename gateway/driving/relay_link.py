@@ -134,6 +134,9 @@ class RelayLink:
                 self._on_frame(frame)
             except Exception as error:  # noqa: BLE001 - a bug affects only this frame
                 self._driver.supervisor.caught(Callback.DECISION, error)
+                if frame[0] in (frames.ARRIVE, frames.ADOPT):
+                    # Nobody will ever answer this request, so its client must not wait.
+                    self.tell((frames.ABORT, cast("list[object]", frame[2])[0]))
         self._clock.release()
 
     def on_lost(self) -> None:
