@@ -174,10 +174,28 @@ class DnsSource:
 
 
 @dataclass(frozen=True, slots=True)
+class KubernetesSource:
+    """The EndpointSlices of a service. Empty fields: as the pod of the gateway has them."""
+
+    service: str
+    namespace: str = ""
+    port: str = ""
+    """Name or number of the port; empty if the service has only one."""
+    labels: Labels = ()
+    server: str = ""
+    """URL of the API server."""
+    token_file: str = ""
+    ca_file: str = ""
+
+
+Source = FileSource | DnsSource | KubernetesSource
+
+
+@dataclass(frozen=True, slots=True)
 class Discovery:
     """Where a pool finds replicas, besides those that the policy lists."""
 
-    sources: tuple[FileSource | DnsSource, ...]
+    sources: tuple[Source, ...]
     scheme: str = "http"
     """`http` or `https`, for entries without one of their own."""
     path: str = ""

@@ -16,7 +16,7 @@ from gateway.policy.sections import units, values
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MIN_BODY_BYTES = 1024
 MIN_CACHE_KEY = 16
-SOURCES = ("file", "dns")
+SOURCES = ("file", "dns", "kubernetes")
 """Fields of `discover` that say where replicas are found."""
 
 

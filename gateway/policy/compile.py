@@ -129,13 +129,25 @@ def _path(written: str | None, folder: Path) -> str:
 
 
 def _discovery(section: DiscoverSection, folder: Path) -> pool_spec.Discovery:
-    file, dns = section.file, section.dns
-    sources: list[pool_spec.FileSource | pool_spec.DnsSource] = []
+    file, dns, slices = section.file, section.dns, section.kubernetes
+    sources: list[pool_spec.Source] = []
     if file is not None:
         sources.append(pool_spec.FileSource(_path(file.path, folder), tuple(file.labels.items())))
     if dns is not None:
         record = pool_spec.DnsRecord(dns.type)
         sources.append(pool_spec.DnsSource(dns.name, dns.port or 0, record, dns.server or "", dns.interval))
+    if slices is not None:
+        sources.append(
+            pool_spec.KubernetesSource(
+                slices.service,
+                slices.namespace or "",
+                str(slices.port or ""),
+                tuple(slices.labels.items()),
+                slices.server or "",
+                _path(slices.token_file, folder),
+                _path(slices.ca_file, folder),
+            )
+        )
     return pool_spec.Discovery(tuple(sources), section.scheme, section.path or "", section.dp, section.hold_down)
 
 

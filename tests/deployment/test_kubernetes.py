@@ -225,3 +225,45 @@ def test_both_autoscalers_scale_the_same_target_by_an_exported_metric() -> None:
     assert name in scaled["triggers"][0]["metadata"]["query"]
     assert metric["external"]["target"]["averageValue"] == scaled["triggers"][0]["metadata"]["threshold"] == "1"
     assert name in {family.name for family in ProcessFamilies(SOURCES, Metrics(POLICY)).collect()}
+
+
+DISCOVERY = BASE.parent / "discovery"
+
+
+@pytest.mark.parametrize("name", ["serviceaccount", "role", "rolebinding", "networkpolicy"])
+@pytest.mark.parametrize("version", ["1.34", "1.37"])
+def test_manifest_of_discovery_is_accepted_by_the_kubernetes_schema(name: str, version: str) -> None:
+    kubernetes_validate.validate(read_yaml(DISCOVERY / f"{name}.yaml"), version, strict=True)
+
+
+def test_discovery_lets_the_account_of_the_pod_list_and_watch_slices_and_no_more() -> None:
+    kustomization = read_yaml(DISCOVERY / "kustomization.yaml")
+    listed = {*kustomization["resources"], *(patch["path"] for patch in kustomization["patches"])}
+    assert listed | {"kustomization.yaml"} == {path.name for path in DISCOVERY.iterdir()}
+    role, binding = read_yaml(DISCOVERY / "role.yaml"), read_yaml(DISCOVERY / "rolebinding.yaml")
+    (rule,) = role["rules"]
+    assert rule == {
+        "apiGroups": ["discovery.k8s.io"],
+        "resources": ["endpointslices"],
+        "verbs": ["get", "list", "watch"],
+    }
+    account = read_yaml(DISCOVERY / "serviceaccount.yaml")["metadata"]["name"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account}]
+    patch = read_yaml(DISCOVERY / "account.yaml")
+    assert patch["metadata"]["name"] == DEPLOYMENT["metadata"]["name"]
+    pod = patch["spec"]["template"]["spec"]
+    assert pod == {"serviceAccountName": account, "automountServiceAccountToken": True}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl builds kustomizations")
+def test_overlay_with_discovery_builds_to_a_pod_with_its_account(tmp_path: Path) -> None:
+    shutil.copytree(BASE.parent, tmp_path / "kubernetes")
+    overlay = tmp_path / "kubernetes" / "overlays" / "example"
+    file = overlay / "kustomization.yaml"
+    file.write_text(file.read_text() + "\ncomponents: [../../discovery]\n")
+    built = subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, check=True, text=True).stdout
+    (tmp_path / "all.yaml").write_text(built)
+    documents = {document["kind"]: document for document in _documents(tmp_path / "all.yaml")}
+    assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"]
+    assert documents["RoleBinding"]["subjects"][0]["namespace"] == documents["Role"]["metadata"]["namespace"] == "llm"

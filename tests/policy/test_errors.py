@@ -424,7 +424,7 @@ CASES = {
     "discovery without a source": (
         "slots: 8",
         "discover: {hold_down: 5s}",
-        "p.yaml:13: pools.short.discover: has no source: write file or dns in it",
+        "p.yaml:13: pools.short.discover: has no source: write file or dns or kubernetes in it",
     ),
     "discovered path with /v1": (
         "slots: 8",

@@ -15,7 +15,7 @@ import dns.rdatatype
 import dns.resolver
 
 from gateway.core.pool_spec import Discovery, DnsRecord, DnsSource
-from gateway.fleet.discovery.source import Listing, Source, SourceError, SourceTools, authority
+from gateway.fleet.discovery.source import Follower, Listing, SourceError, SourceTools, authority
 
 TIMEOUT_S: Final = 10.0
 """A question that we send ourselves is given up after this time."""
@@ -33,7 +33,7 @@ class Answer:
     ttl_s: float = 0.0
 
 
-class DnsFollower(Source):
+class DnsFollower(Follower):
     """Asks for a name again and again.
 
     Addresses are asked of the operating system, which knows /etc/hosts and search domains, but tells no TTL. SRV

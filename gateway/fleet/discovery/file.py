@@ -11,7 +11,7 @@ from ruamel.yaml.error import YAMLError
 
 from gateway.access import POLL_FILES_S, stamps_of
 from gateway.core.pool_spec import Discovery, FileSource
-from gateway.fleet.discovery.source import Listing, Source, SourceError, SourceTools
+from gateway.fleet.discovery.source import Follower, Listing, SourceError, SourceTools
 
 
 class _Group(msgspec.Struct):
@@ -19,7 +19,7 @@ class _Group(msgspec.Struct):
     labels: dict[str, str] = {}
 
 
-class FileFollower(Source):
+class FileFollower(Follower):
     """Reads a file when it has changed. A file that is damaged or missing changes nothing."""
 
     def __init__(self, source: FileSource, discovery: Discovery, tools: SourceTools) -> None:

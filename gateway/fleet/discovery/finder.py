@@ -9,20 +9,25 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.core.policy import Policy
-from gateway.core.pool_spec import Discovery, DnsSource, FileSource, ReplicaSpec, replicas_at
+from gateway.core.pool_spec import Discovery, DnsSource, FileSource, KubernetesSource, ReplicaSpec, replicas_at
 from gateway.fleet.discovery.dns import DnsFollower
 from gateway.fleet.discovery.file import FileFollower
+from gateway.fleet.discovery.kubernetes import KubernetesFollower
 from gateway.fleet.discovery.membership import Membership
-from gateway.fleet.discovery.source import Listing, Source, SourceTools
+from gateway.fleet.discovery.source import Follower, Listing, SourceTools
 
 log = logging.getLogger("tailgate.fleet")
 
 SETTLE_S: Final = 0.5
 """Seconds between two looks at addresses that are no longer listed: has their health check failed meanwhile?"""
 
-FOLLOWERS: Final[Mapping[type, Callable[..., Source]]] = {FileSource: FileFollower, DnsSource: DnsFollower}
+FOLLOWERS: Final[Mapping[type, Callable[..., Follower]]] = {
+    FileSource: FileFollower,
+    DnsSource: DnsFollower,
+    KubernetesSource: KubernetesFollower,
+}
 """By kind of source: the class that follows it, made of the source, the discovery and the tools."""
-KINDS: Final[Mapping[type, str]] = {FileSource: "file", DnsSource: "dns"}
+KINDS: Final[Mapping[type, str]] = {FileSource: "file", DnsSource: "dns", KubernetesSource: "kubernetes"}
 """Name of each kind of source in the policy. A metric label."""
 
 
@@ -164,7 +169,7 @@ class ReplicaFinder:
                     followed.task = asyncio.create_task(self._follow(follower), name=f"{followed.kind} of {name}")
         self._look_whether_begun()
 
-    async def _follow(self, follower: Source) -> None:
+    async def _follow(self, follower: Follower) -> None:
         while True:
             try:
                 await follower.run()

@@ -35,7 +35,7 @@ class SourceTools:
     """Called with the reason of each failure. The last listing stays in use."""
 
 
-class Source(ABC):
+class Follower(ABC):
     """Follows one source of addresses."""
 
     def __init__(self, discovery: Discovery, tools: SourceTools) -> None:

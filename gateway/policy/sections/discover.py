@@ -11,7 +11,19 @@ from pydantic_core import CoreSchema
 from gateway.core import pool_spec
 from gateway.policy.sections import values
 from gateway.policy.sections.section import Section, duration, optional, plain
-from gateway.policy.sections.values import MAX_RANKS, Duration, FileName, HostName, PathPrefix, Port, Server, Span, Text
+from gateway.policy.sections.values import (
+    MAX_RANKS,
+    Duration,
+    FileName,
+    HostName,
+    Name,
+    PathPrefix,
+    Port,
+    Server,
+    Span,
+    Text,
+    Url,
+)
 
 _DISCOVERY = pool_spec.Discovery(())
 SCHEMES = tuple(values.PORTS)
@@ -62,11 +74,24 @@ class DnsSection(FromText):
         return {"name": name, "port": int(port)} if name and port.isdecimal() else {"name": value}
 
 
+class KubernetesSection(FromText):
+    """Replicas from the EndpointSlices of a Kubernetes service."""
+
+    service: Name = Field(description="The service, with or without a cluster address.")
+    namespace: Name | None = optional("Its namespace; that of the gateway's pod unless given.")
+    port: Port | Name | None = optional("Name or number of the port; needed if the service has several.")
+    labels: dict[Text, str] = plain({}, "Only slices with all these labels count.")
+    server: Url | None = optional("URL of the API server; that of the gateway's own cluster unless given.")
+    token_file: FileName | None = optional("File with a token for it, read again for each request; the pod's own.")
+    ca_file: FileName | None = optional("Certificates to trust, in PEM; the pod's own.")
+
+
 class DiscoverSection(Section):
     """Where a pool finds its replicas, besides those that it lists."""
 
     file: FileSection | None = optional("A file with targets, read again when it changes.")
     dns: DnsSection | None = optional("A name in DNS, or name:port.")
+    kubernetes: KubernetesSection | None = optional("A Kubernetes service.")
     scheme: Scheme = plain(_DISCOVERY.scheme, "Scheme of the replicas' URLs.")
     path: PathPrefix | None = optional("Path of the replicas' URLs before /v1; none unless given.")
     dp: Annotated[int, Field(ge=1, le=MAX_RANKS)] = plain(_DISCOVERY.dp, "Data-parallel ranks behind each address.")
