@@ -102,15 +102,24 @@ class SlowListener:
         """The next connection that is not a filler's."""
         ours = {filler.getsockname()[1] for filler in self._fillers}
         while True:
-            try:
-                async with asyncio.timeout(DEADLINE_S):
-                    peer, (_, port) = await asyncio.get_running_loop().sock_accept(self.socket)
-            except TimeoutError:
-                raise AssertionError("nobody connects: " + "\n".join(self.connections())) from None
+            # Not the loop's `sock_accept`: if that is cancelled, a connection may be lost that it has just accepted.
+            await self._connected()
+            peer, (_, port) = self.socket.accept()
             peer.setblocking(False)
             if port not in ours:
                 return peer
             peer.close()
+
+    async def _connected(self) -> None:
+        loop, connected = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self.socket, connected.set)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await connected.wait()
+        except TimeoutError:
+            raise AssertionError("nobody connects: " + "\n".join(self.connections())) from None
+        finally:
+            loop.remove_reader(self.socket)
 
     def close(self) -> None:
         """Close all."""
