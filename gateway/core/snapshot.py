@@ -34,29 +34,17 @@ class ForecastView:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleView:
-    """The number of replicas that a pool wants, and why."""
+class DemandView:
+    """Demand of a pool over about the last minute, refused requests included."""
 
-    wanted: int
+    replicas: float
+    """Work that arrives, in replicas: seconds of a full one, per second."""
     serving: float
     """Number of replicas that get requests. A replica in slow start counts as a fraction."""
     requests_per_s: float
     prompt_tokens_per_s: float
     output_tokens_per_s: float
-    """Output tokens requested per second over about the last minute, by the mean length of recent answers."""
-    demand: float
-    """Work that arrives now, in replicas."""
-    predicted: float
-    """Work forecast for the time when a replica started now would be ready, in replicas."""
-    worth: float
-    """Replicas needed for the predicted work, before rounding and before the hold."""
-    knee: float
-    """Demand per replica up to which the objectives are met. The unit is the work of one replica."""
-    windows: int
-    """Number of measuring windows that have changed `knee`."""
-    held_s: float
-    """Seconds until `wanted` may fall."""
-    why: str
+    """Output tokens requested per second, by the mean length of recent answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +225,7 @@ class PoolView:
     """Number of requests that were dispatched and are not over."""
     held_s: float = 0.0
     """Sum of the ages of these requests since their dispatch, in seconds."""
-    scale: ScaleView | None = None
+    demand: DemandView | None = None
     """The autoscaling signal; None until it is known."""
     prefill_limit_tokens: float | None = None
     """Limit on a replica's unread prompt tokens; None until it is known."""

@@ -103,17 +103,17 @@ def _overloaded(snapshot: Snapshot, tiers: Sequence[TierFacts], refused: float, 
     serving = [pool for pool in snapshot.pools if any(_serves(replica) for replica in pool.replicas)]
     bound = usual([r.bound for pool in serving for r in pool.replicas if r.bound is not None and r.slots])
     parts = [_lost(refused, tiers, since_s, now, "refused") + (f", bound by {bound}" if bound else "")]
-    parts += [_wanted(pool, len(snapshot.pools) > 1) for pool in serving]
+    parts += [_demand(pool, len(snapshot.pools) > 1) for pool in serving]
     yield Headline(Level.BAD, "overloaded", since_s, "; ".join(filter(None, parts)))
 
 
-def _wanted(pool: PoolView, is_named: bool) -> str:
-    """How many replicas more the pool wants; empty if it has enough."""
-    has = sum(_serves(replica) for replica in pool.replicas)
-    if pool.scale is None or pool.scale.wanted <= has:
+def _demand(pool: PoolView, is_named: bool) -> str:
+    """The work that comes to a pool, and the replicas that serve it; empty until it is known."""
+    if pool.demand is None:
         return ""
-    who = f"pool {pool.name} wants" if is_named else "wants"
-    return f"{who} {pool.scale.wanted} replica{'s' * (pool.scale.wanted > 1)}, has {has}"
+    serving = sum(_serves(replica) for replica in pool.replicas)
+    to = f" to pool {pool.name}" if is_named else ""
+    return f"work for {pool.demand.replicas:.1f} fully busy replicas comes{to}, {serving} serve{'s' * (serving == 1)}"
 
 
 def _failing(metrics: Metrics, tiers: Sequence[TierFacts], failed: float, now: float) -> Iterator[Headline]:

@@ -1,15 +1,16 @@
-"""A day and a night with a fleet that has as many replicas as the gateway wants.
+"""A day and a night with a fleet that follows the demand that the gateway tells.
 
-The rate of the main workload is a sine: a day in two hours. The scaler reads the wanted replicas every fifteen seconds.
-New replicas serve 90 s later; surplus ones are drained, the youngest first. A replica costs from its start to its
-drain. The optimum has, in each second, the fewest replicas with which 99% are good (`tailgate plan`). "Short" is the
-share of the day below it. The constants of the signal (`gateway/core/fleet/autoscale.py`) were tuned on this workload.
+The rate of the main workload is a sine: a day in two hours. A scaler with the rules of Kubernetes reads the demand
+every fifteen seconds, with the target and the window of deploy/kubernetes/autoscaling. New replicas serve 90 s later;
+surplus ones are drained, the youngest first. A replica costs from its start to its drain. The optimum has, in each
+second, the fewest replicas with which 99% are good (`tailgate plan`). "Short" is the share of the day below it.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -41,6 +42,11 @@ READING_S = 15.0
 START_S = 90.0
 TARGET = 0.99
 KNEES_OF = (1, 3, 8)
+DEMAND_PER_REPLICA = 0.8
+HOLD_S = 300.0
+"""The fleet falls to the most that it needed in so many seconds."""
+TOLERANCE = 0.1
+"""A number of replicas whose demand is this near to the target (as a share of it) stays."""
 POOL = "main"
 
 
@@ -52,7 +58,7 @@ class FleetReading:
     wanted: int
     paid: int
     serving: int
-    knee: float
+    demand: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class Day:
 
 
 class Scaled:
-    """A controller whose fleet follows what it wants: the decider of a simulation.
+    """A controller whose fleet follows its demand: the decider of a simulation.
 
     Its policy has the largest fleet. Replicas that do not run are drained, so they get no new requests; requests on a
     drained replica continue.
@@ -77,6 +83,7 @@ class Scaled:
         """The time at which each paid replica begins to serve."""
         self._undrained = len(self._names)
         self._next = 0.0
+        self._needed: deque[tuple[float, int]] = deque()
         self.readings: list[FleetReading] = []
 
     def arrive(self, request: Request, now: float) -> list[Command]:
@@ -112,7 +119,8 @@ class Scaled:
 
     def _scale(self, now: float) -> list[Command]:
         (pool,) = self._inner.snapshot(now).pools
-        wanted = len(self._serve_at) if pool.scale is None else min(MAX, pool.scale.wanted)
+        demand = 0.0 if pool.demand is None else pool.demand.replicas
+        wanted = len(self._serve_at) if pool.demand is None else self._wanted(demand, now)
         del self._serve_at[wanted:]
         self._serve_at += [now + START_S] * (wanted - len(self._serve_at))
         serving = bisect_left(self._serve_at, True, key=lambda at: at > now)
@@ -120,9 +128,18 @@ class Scaled:
         for n in range(min(serving, self._undrained), max(serving, self._undrained)):
             out += self._inner.drain(self._names[n], n >= serving, now)
         self._undrained = serving
-        knee = 0.0 if pool.scale is None else pool.scale.knee
-        self.readings.append(FleetReading(now, wanted, len(self._serve_at), serving, knee))
+        self.readings.append(FleetReading(now, wanted, len(self._serve_at), serving, demand))
         return out
+
+    def _wanted(self, demand: float, now: float) -> int:
+        """Replicas by the rules of a HorizontalPodAutoscaler."""
+        paid = len(self._serve_at)
+        is_near = abs(demand / (DEMAND_PER_REPLICA * paid) - 1.0) <= TOLERANCE
+        needed = paid if is_near else min(MAX, max(1, math.ceil(demand / DEMAND_PER_REPLICA)))
+        self._needed.append((now, needed))
+        while self._needed[0][0] < now - HOLD_S:
+            self._needed.popleft()
+        return max(needed, min(paid, max(most for _, most in self._needed)))
 
 
 def autoscale(runner: Runner) -> Findings:

@@ -158,7 +158,7 @@ TARGETS: dict[str, dict[str, Target]] = {
         "shared_goodput_to_no_affinity_60": at_least(1.0),
         "shared_goodput_to_no_affinity_120": at_least(1.0),
     },
-    # A fleet that follows the wanted replicas through a day.
+    # A fleet that follows the demand through a day.
     "autoscale": {
         "goodput": at_least(0.98),
         "replica_hours_to_optimum": at_most(1.25),

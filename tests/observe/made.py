@@ -17,6 +17,7 @@ from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import (
     CacheView,
+    DemandView,
     ForecastView,
     HedgePoolView,
     HedgeThresholdView,
@@ -27,7 +28,6 @@ from gateway.core.snapshot import (
     Reliability,
     ReplicaState,
     ReplicaView,
-    ScaleView,
     Snapshot,
     Trust,
 )
@@ -145,9 +145,7 @@ SNAPSHOT = Snapshot(
             slots=16,
             drain_rate=3.5,
             prefill_limit_tokens=4096.0,
-            scale=ScaleView(
-                3, 2.0, 12.0, 12000.0, 2400.0, 1.5, 1.6, 2.3, 0.7, 9, 120.0, "1.50 replicas' worth of work arrives"
-            ),
+            demand=DemandView(1.5, 2.0, 12.0, 12000.0, 2400.0),
             replicas=(
                 ReplicaView(
                     "r0",

@@ -167,16 +167,9 @@ async def test_admin_state_shows_pools_replicas_tenants_and_reasons(process: Pro
     assert [pool["name"] for pool in shown["pools"]] == ["short", "long"]
     r0 = shown["pools"][0]["replicas"][0]
     assert (r0["name"], r0["state"], r0["in_flight"], r0["sample"]["kv_fraction"]) == ("r0", "up", 4, 0.25)
-    scale = shown["pools"][0]["scale"]
-    assert (scale["wanted"], scale["serving"], scale["predicted"], scale["knee"], scale["held_s"]) == (
-        3,
-        2,
-        1.6,
-        0.7,
-        120,
-    )
-    assert scale["why"] == "1.50 replicas' worth of work arrives"
-    assert shown["pools"][1]["scale"] is None
+    demand = shown["pools"][0]["demand"]
+    assert (demand["replicas"], demand["serving"], demand["prompt_tokens_per_s"]) == (1.5, 2, 12_000)
+    assert shown["pools"][1]["demand"] is None
     assert shown["tenants"][0]["requests_left"] == 41.5
     assert shown["tenants_total"] == 1
     assert shown["reasons"] == {kind: {"queue-full": 1, "unauthorized": 1} for kind in ("window", "total")}

@@ -208,13 +208,11 @@ async def test_process_metrics_show_the_present_values() -> None:
     assert value("tailgate_pool_slots", pool="short") == 16
     assert value("tailgate_pool_slots", pool="long") == 1
     assert value("tailgate_pool_prefill_limit_tokens", pool="long") is None
-    assert value("tailgate_pool_replicas_wanted", pool="short") == 3
+    assert value("tailgate_pool_demand_replicas", pool="short") == 1.5
     assert value("tailgate_pool_replicas_serving", pool="short") == 2.0
-    assert value("tailgate_pool_replicas_worth", pool="short") == 2.3
-    assert value("tailgate_pool_knee", pool="short") == 0.7
     assert value("tailgate_pool_prompt_token_rate", pool="short") == 12000.0
     assert value("tailgate_pool_output_token_rate", pool="short") == 2400.0
-    assert value("tailgate_pool_replicas_wanted", pool="long") is None  # before it knows
+    assert value("tailgate_pool_demand_replicas", pool="long") is None  # before it knows
     assert value("tailgate_little_gap_ratio", pool="short") == 0.004
     assert value("tailgate_little_gap_ratio", pool="long") is None
     assert value("tailgate_replica_preemption_ratio", pool="short", replica="r0") == 0.002

@@ -56,7 +56,10 @@ def test_headline_of_an_overload_says_since_when_how_much_by_what_and_what_is_wa
     (found,) = of(metrics, pool(ReplicaState.UP, ReplicaState.UP, bound=CapacityBound.PROMPTS))
     assert (found.level, found.what) == (Level.BAD, "overloaded")
     assert found.since_s == pytest.approx(60.0, abs=0.1)
-    assert found.details == "1/s refused (50% of all), bound by unread prompts; wants 3 replicas, has 2"
+    assert (
+        found.details
+        == "1/s refused (50% of all), bound by unread prompts; work for 1.5 fully busy replicas comes, 2 serve"
+    )
 
 
 def test_headline_of_an_overload_counts_from_its_first_refusal_and_ends_after_a_minute_without_one() -> None:

@@ -144,6 +144,6 @@ class Pool(ReplicaChoice[Replica]):
             panic=any(r.slots and r.severity for r in self.replicas.values()),
             held=held,
             held_s=held_s,
-            scale=self.demand.view(now),
+            demand=self.demand.view(),
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
         )

@@ -179,7 +179,7 @@ class Lifecycle:
         if live.pool is not None and live.dispatched_at is not None and not live.is_worked_on:
             self._take_back(live, live.pool, live.dispatched_at)
         if live.pool is not None:
-            live.pool.demand.ended(record.outcome in COUNTED, record.good, record.output_tokens)
+            live.pool.demand.ended(record.outcome in COUNTED, record.output_tokens)
             if is_lost(record):
                 live.pool.queue.lost(live.request.tier, self._call.now)
         self._call.commands.append(Ended(record))

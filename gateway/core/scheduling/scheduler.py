@@ -121,7 +121,6 @@ class Scheduler:
         """Send the request, or queue it."""
         now, pool, replica = self._call.now, decision.offer.pool, decision.replica
         if live.pool is not None and live.pool is not pool:
-            self._pass_on(live.pool)
             pool.demand.arrived(decision.offer.all_likely)
         live.grant(decision.offer)
         if replica is None:
@@ -133,13 +132,6 @@ class Scheduler:
         self.dispatch(live, replica)
         if pool.queue and not pool.full and (pool.queue.owes or replica.in_flight > replica.slots):
             self.pump(pool)  # a tier below its floor may take kept slots; others, reserved slots that are not needed
-
-    @staticmethod
-    def _pass_on(refused_by: Pool) -> None:
-        """Count a request that another pool serves for `refused_by` as refused there. Otherwise that pool would seem to
-        serve the load that others serve for it, and its knee would rise.
-        """
-        refused_by.demand.ended(True, False, 0)
 
     def _queue(self, live: RequestState, decision: Decision) -> None:
         """Queue the request for a slot of its pool. The requests that it displaces are refused."""
@@ -179,8 +171,6 @@ class Scheduler:
         decision = self._decide(offer)
         if decision.verdict is Verdict.SHED or (decision.verdict is Verdict.WAIT and not may_wait):
             return False
-        if live.pool is not None:
-            self._pass_on(live.pool)
         live.ask(offer)
         live.decided(decision)
         self._offered(live, offer)
