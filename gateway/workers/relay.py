@@ -12,6 +12,7 @@ from typing import cast
 
 from gateway.api_side import CLOSE_GRACE_S, ApiSide
 from gateway.core.policy import Policy
+from gateway.core.results import Callback
 from gateway.driving import frames
 from gateway.driving.channel import Channel, Frame
 from gateway.driving.policy_bytes import policy_from_bytes
@@ -73,6 +74,8 @@ class Relay:
         self._lag = LoopLag(time.monotonic, lambda _now: None)
         self._channel: Channel | None = None
         self._tasks: set[asyncio.Task[object]] = set()
+        self.is_broken = False
+        """Whether a part that must always run has stopped."""
         self.over = asyncio.Event()
         """Set when everything under way has ended after DRAIN."""
 
@@ -94,7 +97,15 @@ class Relay:
     def _start(self, work: object) -> None:
         task = self._loop.create_task(work)  # type: ignore[arg-type, var-annotated]
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("a part of this relay has stopped, a bug of the gateway: it ends", exc_info=error)
+            self.is_broken = True
+            self.over.set()
 
     def _tell(self, frame: Frame) -> None:
         self._driver.tell(frame)
@@ -173,6 +184,8 @@ class Relay:
         )
         self._serving = self._loop.create_task(self._listener.serve(sockets=[]))
         self._start(self._sweeper.run())
+        if self._settings.ssl_certfile is not None:
+            self._start(self._listener.watch_certificate(self._settings.ssl_certfile, self._settings.ssl_keyfile))
         self._start(self._lag.run())
         self._start(self._tell_supervisor(api))
         self._start(self._say_ready(self._listener))
@@ -193,7 +206,10 @@ class Relay:
     async def _serve(self, listener: Listener, sock: socket.socket) -> None:
         # A client that left before its turn, or whose TLS handshake fails, is no news.
         with suppress(OSError, TimeoutError):
-            await self._loop.connect_accepted_socket(listener.protocol, sock, ssl=listener.config.ssl)
+            try:
+                await self._loop.connect_accepted_socket(listener.protocol, sock, ssl=listener.config.ssl)
+            except (ValueError, RuntimeError) as error:
+                self._driver.supervisor.caught(Callback.CLIENT, error)
 
     async def _tell_supervisor(self, api: ApiSide) -> None:
         told = -1, -1
@@ -231,7 +247,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     relay = Relay(setup, control)
     ears.begin(relay.on_message, relay.orphaned)
     await relay.over.wait()
-    return 0
+    return 1 if relay.is_broken else 0
 
 
 if __name__ == "__main__":
