@@ -70,16 +70,16 @@ def test_experiment_targets_include_their_limit() -> None:
 def test_experiment_json_has_value_interval_target_and_pass_for_every_figure() -> None:
     found = Findings(
         (1, 2),
-        {"ece": Interval(0.02, 0.01, 0.03, 2), "brier_skill": bare(0.1, 2), "other": bare(1.0, 2)},
+        {"mean_ece": Interval(0.02, 0.01, 0.03, 2), "brier_skill": bare(0.1, 2), "other": bare(1.0, 2)},
     )
     document = json.loads(json.dumps(as_json("calibration", found, SHORT)))
     assert document["name"] == "calibration"
     assert document["seeds"] == [1, 2]
     assert document["figures"] == {
-        "ece": {
+        "mean_ece": {
             "value": 0.02,
             "interval": [0.01, 0.03],
-            "target": "<= 0.02",
+            "target": "<= 0.03",
             "pass": True,
             "n": 2,
         },
@@ -89,7 +89,7 @@ def test_experiment_json_has_value_interval_target_and_pass_for_every_figure() -
 
 
 def test_experiment_page_has_its_figures_and_one_picture(tmp_path: Path) -> None:
-    found = Findings((1, 2), {"ece": Interval(0.03, 0.02, 0.04, 2), "other": bare(1.0, 2)})
+    found = Findings((1, 2), {"mean_disturbed_to_not": Interval(0.9, 0.8, 0.92, 2), "other": bare(1.0, 2)})
     found.grids.append(Grid("A table", ["a", "b"], [["1", "2"]]))
     lines = [
         line("x", (1, 2), [bare(0.1, 2), Interval(0.2, 0.1, 0.3, 2)]),
@@ -97,16 +97,16 @@ def test_experiment_page_has_its_figures_and_one_picture(tmp_path: Path) -> None
     ]
     found.charts.append(Chart("pic", "A chart", "load", "share", lines, marks={"here": 1.5}))
     found.charts.append(Chart("other", "Another", "load", "seconds", lines))
-    page = write_page("calibration", "What.\n\nHow.", found, SHORT, tmp_path, 90.0).read_text()
-    assert "| `ece` | 0.03 [0.02, 0.04] | <= 0.02 | **missed** |" in page
+    page = write_page("noise", "What.\n\nHow.", found, SHORT, tmp_path, 90.0).read_text()
+    assert "| `mean_disturbed_to_not` | 0.9 [0.8, 0.92] | >= 0.95 | **missed** |" in page
     assert "| a | b |" not in page
     assert "`other`" not in page
-    assert f"## Missed\n\n{WHY['calibration']}" in page
+    assert f"## Missed\n\n{WHY['noise']}" in page
     assert "![A chart](pic.svg)" in page
     first = (tmp_path / "pic.svg").read_bytes()
     assert first.startswith(b"<svg")
     assert not (tmp_path / "other.svg").exists()
-    write_page("calibration", "What.", found, SHORT, tmp_path, 90.0)
+    write_page("noise", "What.", found, SHORT, tmp_path, 90.0)
     assert (tmp_path / "pic.svg").read_bytes() == first
 
 
