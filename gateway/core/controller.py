@@ -36,7 +36,7 @@ from gateway.core.policy import Policy
 from gateway.core.request import Random, Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason, RunningAttempt
-from gateway.core.sample import Sample
+from gateway.core.sample import GatewayLoad, Sample
 from gateway.core.scheduling.alarms import Alarms
 from gateway.core.scheduling.attempts import AttemptLifecycle
 from gateway.core.scheduling.endings import Endings
@@ -241,6 +241,14 @@ class Controller(Inspector):
             self.state.fleet.drain(replica, on, now)
             self.changes.moved(replica)
             self.scheduler.pump(replica.pool)
+        return commands
+
+    def told(self, source: str, load: GatewayLoad, now: float) -> list[Command]:
+        """Another gateway in front of the same replicas, `source`, told its load. It counts beside the own one until
+        the source tells another, or is silent for three intervals. A gateway that stops tells an empty load.
+        """
+        commands = self._call.begin(now)
+        self.changes.told(source, load)
         return commands
 
     def configure(self, policy: Policy, now: float) -> list[Command]:

@@ -1,9 +1,10 @@
-"""Findings of a reading from a replica: its health, its load, its models."""
+"""Readings of replicas: health, load and models as one gateway finds them, and loads that other gateways tell."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 
 class Proof(StrEnum):
@@ -54,3 +55,44 @@ class Sample:
     """How much more than the health check was asked of a replica that is out, and answered."""
     asked_at: float | None = field(default=None, compare=False)
     """Start of the health check; None stands for now. It is ignored when samples are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """Load of one replica by the requests of one gateway, or of several."""
+
+    name: str
+    in_flight: int = 0
+    unread_prompts: int = 0
+    unread_tokens: int = 0
+    """Prompt tokens that the engine has not read."""
+    held_tokens: int = 0
+    """Tokens of context in use: prompts, and answers so far."""
+    growth_tokens: float = 0.0
+    """Output tokens that these requests are still expected to get."""
+    prompt_tokens_per_s: float = 0.0
+    """Unread prompt tokens sent per second, over the last seconds."""
+
+
+NO_LOAD: Final = ReplicaLoad("")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLoad:
+    """Requests of one gateway at one pool."""
+
+    name: str
+    by_tier: tuple[tuple[str, int], ...] = ()
+    """Requests under way, by tier; tiers without any are left out."""
+    waiting: tuple[tuple[int, int], ...] = ()
+    """Queued requests, by priority; priorities without any are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLoad:
+    """Load of one gateway. Replicas and pools without any are left out. Replicas have the same names everywhere."""
+
+    interval_s: float
+    """Seconds (> 0) until the gateway tells again. It is forgotten once it has been silent for three times this."""
+    replicas: tuple[ReplicaLoad, ...] = ()
+    pools: tuple[PoolLoad, ...] = ()

@@ -202,6 +202,8 @@ class ReplicaView:
     cache: CacheView = UNKNOWN_CACHE
     adapters: tuple[str, ...] = ()
     """LoRA adapters that have requests there, from this gateway or others; sorted."""
+    others_in_flight: int = 0
+    """Requests of other gateways there, as they told it. `in_flight` does not count them."""
 
 
 @dataclass(frozen=True, slots=True)

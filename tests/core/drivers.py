@@ -469,12 +469,12 @@ class Driver:
         held = Counter(a.live.request.tier.name for a in mine if a.replica.slots)
         assert {tier: count for tier, count in pool.by_tier.items() if count} == held
         self._check_ejections(pool)
-        spare = [r for r in having if r.in_flight < r.slots]
-        behind = [r for r in spare if r.unprefilled_tokens >= pool.prefill_limit or not r.has_kv_room]
+        spare = [r for r in having if r.total_in_flight < r.slots]
+        behind = [r for r in spare if r.total_unread_tokens >= pool.prefill_limit or not r.has_kv_room]
         assert pool.free_replicas == [r for r in spare if r not in behind]
-        assert pool.below_max == [r for r in pool.replicas.values() if r.in_flight < r.max_slots]
+        assert pool.below_max == [r for r in pool.replicas.values() if r.total_in_flight < r.max_slots]
         assert all(r.slots <= r.max_slots and bool(r.slots) == bool(r.max_slots) for r in pool.replicas.values())
-        assert pool.spare == sum(r.slots - r.in_flight for r in spare)
+        assert pool.spare == sum(r.slots - r.total_in_flight for r in spare)
         assert pool.places == sum(r.places for r in pool.replicas.values())
         meant = [r for r in pool.replicas.values() if not r.drained]
         assert pool.alive == any(r.health.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"

@@ -19,7 +19,7 @@ from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended,
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
 from gateway.core.results import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record
-from gateway.core.sample import Sample
+from gateway.core.sample import GatewayLoad, Sample
 from gateway.core.snapshot import LimitView, PoolView, ReplicaView
 
 from .made import a_request
@@ -181,6 +181,10 @@ class Story:
         for _ in range(times):
             self._hear(self.controller.observe(name, sample, self.now))
         return self
+
+    def hears(self, source: str, load: GatewayLoad) -> Story:
+        """Another gateway tells its load."""
+        return self._hear(self.controller.told(source, load, self.now))
 
     def drains(self, name: str, *, on: bool = True) -> Story:
         """An operator drains a replica, or ends the drain."""

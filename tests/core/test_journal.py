@@ -24,7 +24,7 @@ from gateway.core.policy import Policy
 from gateway.core.pool_spec import ReplicaAccess
 from gateway.core.request import Affinity, Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record, RunningAttempt
-from gateway.core.sample import Sample
+from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad, Sample
 from gateway.core.sessions import Session, StoredResponse
 from gateway.core.slo import Objective, Slo
 from tests.effort import examples
@@ -43,6 +43,7 @@ READS = {
     "alive",
     "states",
     "held",
+    "load",
     "holdings",
     "snapshot",
     "quarantined",
@@ -131,6 +132,7 @@ def test_journal_can_encode_every_call_and_command() -> None:
         "Reason": Reason.CLIENT_GONE,
         "float": 1.5,
         "bool": True,
+        "GatewayLoad": GatewayLoad(0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.0),), (PoolLoad("p", (("std", 1),)),)),
         "Sequence[RunningAttempt]": (RunningAttempt(4, "r1", 1.5, None, committed=False),),
     }
     told: list[Told] = [("arrive", (made, 1.0), [])]
@@ -319,6 +321,7 @@ def test_recorder_reports_every_call_with_its_answer() -> None:
         ("configure", POLICY, 0.7),
         ("drain", "r1", True, 0.7),
         ("lagged", 2.5, 0.75),
+        ("told", "other", GatewayLoad(0.1), 0.75),
         ("wake", 0.8),
         ("finish", 1, AttemptResult(AttemptOutcome.TRUNCATED), 0.9),
         ("leave", 1, 1.0, Reason.CLIENT_STALLED),

@@ -54,7 +54,7 @@ class AttemptPrediction:
         in_flight: int,
         now: float,
     ) -> None:
-        """`scores`: severities of TTFT and ITL. `in_flight`: our requests at the replica, without this one."""
+        """`scores`: severities of TTFT and ITL. `in_flight`: known requests at the replica, without this one."""
         costs = engine.costs
         self.engine = engine
         self.bucket = bucket
@@ -76,7 +76,8 @@ class AttemptPrediction:
         """The expected rest of the answer is next updated when the answer has this many tokens."""
         self.edges = 0
         """Number of length edges that the bucket has already counted as passed by the answer."""
-        self.backlog = engine.backlog(now)
+        backlog = engine.backlog(now)
+        self.backlog = backlog + engine.others.unread_tokens
         self.decodes = engine.decodes
         self.context = engine.context
         self.step_s = costs.step_s(engine.decodes, engine.context)
@@ -92,7 +93,7 @@ class AttemptPrediction:
         """Number of steps at which the pool next learns from the answer."""
         self.lesson_steps = 0
         """Number of steps that the pool has already learned from."""
-        self.began = self.lesson = LoadMark(engine, self.backlog, now)  # a visible first token marks another start
+        self.began = self.lesson = LoadMark(engine, backlog, now)  # a visible first token marks another start
 
     def teach_nothing(self) -> None:
         """Leave the attempt out of all that is learned, because its times are not those of the replica."""

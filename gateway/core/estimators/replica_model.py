@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway.core.estimators.histograms import Pace
 from gateway.core.estimators.latency_model import LatencyModel
+from gateway.core.sample import NO_LOAD, ReplicaLoad
 
 FIRST_STEPS: Final = 8
 """The pool first learns from an answer under way after this many steps, because its end may be minutes away."""
@@ -51,6 +52,7 @@ class ReplicaModel:
         "decodes_s",
         "factor",
         "lessons",
+        "others",
         "pace",
         "prefilled",
         "residual",
@@ -66,6 +68,8 @@ class ReplicaModel:
         self.residual = 0.0
         """Mean log(time per token / time expected at the pool's typical replica)."""
         self.pace = Pace(REPLICA_SAMPLES_PER_S)
+        self.others = NO_LOAD
+        """Load by requests of other gateways, as they told it."""
         self.decodes = 0
         self.context = 0
         self.decodes_s = 0.0
@@ -80,7 +84,7 @@ class ReplicaModel:
         self._head_at = now
         """Time at which the engine began to read the oldest unread prompt."""
         self._foreign = 0.0
-        """Running mean of the requests in scrapes that this gateway did not send: they come from other gateways."""
+        """Running mean of the requests in scrapes that nobody told of: they come from other users of the engine."""
         self._foreign_at = now
         self._most = self._full = 0
         """`_most`: seats of the engine (requests in its batch), 0 until known. The number is known once two scrapes in
@@ -95,18 +99,28 @@ class ReplicaModel:
         return math.exp2(round(SLOWNESS_STEPS * math.log2(self.factor)) / SLOWNESS_STEPS)
 
     def advance(self, in_flight: int, held_tokens: int, now: float) -> None:
-        """Add the load since its last change to the time integrals. Then set the present load from our own counts."""
+        """Add the load since its last change to the time integrals. Then set the present load: our own
+        counts, and what other gateways told.
+        """
         passed = now - self._at
         if passed > 0.0:
             self.decodes_s += self.decodes * passed
             self.context_s += self.context * passed
+            self.prefilled += self.others.prompt_tokens_per_s * passed
             self._at = now
-        self.decodes = max(0, in_flight - len(self._reading))
-        self.context = max(0, held_tokens - self.unread)
+        others = self.others
+        self.decodes = max(0, in_flight - len(self._reading) + others.in_flight - others.unread_prompts)
+        self.context = max(0, held_tokens - self.unread + others.held_tokens - others.unread_tokens)
+
+    def share(self, others: ReplicaLoad, in_flight: int, held_tokens: int, now: float) -> None:
+        """Set the load by other gateways from now on. `in_flight` and `held_tokens` are own counts."""
+        self.advance(in_flight, held_tokens, now)
+        self.others = others
+        self.advance(in_flight, held_tokens, now)
 
     def scraped(self, waiting: int, running: int, in_flight: int, now: float) -> None:
         """Learn from a scrape how many requests wait and run in the engine. `in_flight`: how many of them this gateway
-        sent.
+        sent, or others told.
         """
         self._foreign += 0.5 * (waiting + running - in_flight - self._foreign)
         self._foreign_at = now
@@ -117,7 +131,7 @@ class ReplicaModel:
         self._full = running if waiting > 0 else 0
 
     def foreign(self, now: float) -> float:
-        """Requests of other gateways, discounted by the age of the last scrape."""
+        """Requests that nobody told of, discounted by the age of the last scrape."""
         if self._foreign < 1.0:
             return 0.0
         return self._foreign * math.exp((self._foreign_at - now) / SCRAPE_TAU_S)
@@ -139,6 +153,10 @@ class ReplicaModel:
             unread -= tokens
             since = read_by
         return 0.0
+
+    def total_backlog(self, now: float) -> float:
+        """The same with prompts of other gateways."""
+        return self.backlog(now) + self.others.unread_tokens
 
     def left_of(self, attempt_id: int, now: float) -> float:
         """Tokens of the prompt of an attempt that the engine has not read yet, by the same estimate as `backlog`."""

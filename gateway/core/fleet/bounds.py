@@ -57,13 +57,13 @@ class BoundedSlots(Slots[R]):
                     self.by_tier[tier] = self.by_tier.get(tier, 0) + count
         self.free_replicas = []
         self.below_max = []
-        self.places = 0
+        self.places = self.spare = 0
         for replica in self.replicas.values():
             replica.is_free = replica.below_max = False
-            replica.places = 0
+            replica.places = replica.spare = 0
+            self.count_spare(replica)
             self.recount(replica, now)
             self.sync_max(replica)
-        self.spare = sum(r.slots - r.in_flight for r in self.replicas.values() if r.in_flight < r.slots)
         self._slots = sum(r.slots for r in self.replicas.values())
         self._reserve()
 
@@ -105,14 +105,14 @@ class BoundedSlots(Slots[R]):
         replica.expire_unread(now)
         replica.learned.kept = self.asked.most_kept / max(1.0, self.serving)
         replica.learned.learn(now if self.queue else self.pressed_at, now)
-        price = replica.budget.request_tokens(replica.held_tokens)
+        price = replica.budget.request_tokens(replica.total_held_tokens)
         if price is not None:
             self.request_tokens += PRICE_SHARE * (price - self.request_tokens)
         slots = self._slots_of(replica)
         if slots != replica.slots:
-            self.spare += max(0, slots - replica.in_flight) - max(0, replica.slots - replica.in_flight)
             self._slots += slots - replica.slots
             replica.slots = slots
+            self.count_spare(replica)
             self._reserve()
         if abs(prefill_limit - self.prefill_limit) > WINDOW_STEP * prefill_limit:
             self.prefill_limit = prefill_limit
@@ -156,6 +156,8 @@ class BoundedSlots(Slots[R]):
             if self.asked.yields(tier, is_owed):
                 return False
             kept = self.asked.kept_from(tier, is_owed)
+            if self.others_waiting and not is_owed:
+                kept += sum([count for priority, count in self.others_waiting.items() if priority < tier.priority])
             if kept and self.places <= kept:
                 return False
             spare, reserve = self.spare, self._reserved
@@ -165,11 +167,11 @@ class BoundedSlots(Slots[R]):
             slots, spare = 0, 0
             for replica in self.replicas.values():
                 slots += replica.max_slots
-                spare += max(0, replica.max_slots - replica.in_flight)
+                spare += max(0, replica.max_slots - replica.total_in_flight)
             reserve = _shares(self.spec.reserve, slots)
         for other, reserved in reserve.items():
             if other != tier.name:
-                spare -= max(0, reserved - self.by_tier.get(other, 0))
+                spare -= max(0, reserved - self.by_tier.get(other, 0) - self.others_by_tier.get(other, 0))
         return spare > 0
 
     @property

@@ -76,7 +76,7 @@ class ReplicaChoice(BoundedSlots[R]):
             free = [replica for replica in free if replica is home]
             if home is not None and not home.slots and home.keeps_state and home is not avoid:
                 takes = takes_now(home, request)
-                return home if takes and home.in_flight < (self.spec.slots or home.learned.slots) else None
+                return home if takes and home.total_in_flight < (self.spec.slots or home.learned.slots) else None
         elif self.contexts.tell_apart(needs_tokens):
             free = [replica for replica in free if self.contexts.fits(needs_tokens, replica)]
         if affinity.adapter:
@@ -112,12 +112,12 @@ class ReplicaChoice(BoundedSlots[R]):
         serving = len(self.replicas) if is_strict else sum(replica.slots > 0 for replica in self.replicas.values())
         if not serving:
             return None
-        most = most_in_flight(self.in_flight, serving)
+        most = most_in_flight(self.in_flight + sum(self.others_by_tier.values()), serving)
         found: R | None = None
         largest = -1
         name = sent_name(request)
         for replica in self.replicas.values():
-            if replica.takes_name(name) and (is_strict or (replica.slots and replica.in_flight < most)):
+            if replica.takes_name(name) and (is_strict or (replica.slots and replica.total_in_flight < most)):
                 drawn = draw(session.key, replica.session_key)
                 if drawn > largest:
                     found, largest = replica, drawn
@@ -139,7 +139,7 @@ class ReplicaChoice(BoundedSlots[R]):
             for replica in (self.replicas.values() if held else ())
             if replica.bound is CapacityBound.PROMPTS
             and replica.cache in held
-            and replica.unprefilled_tokens - replica.cache.covered_tokens(prefix) < most
+            and replica.total_unread_tokens - replica.cache.covered_tokens(prefix) < most
             and not self.backoffs.holds(replica)
         ]
 

@@ -76,11 +76,11 @@ def takes_now(replica: BaseReplica, request: Request) -> bool:
 
 def eased_in(free: list[R]) -> list[R]:
     """`free` without the replicas in slow start that already have their share of the others' mean load."""
-    others = [replica.in_flight for replica in free if replica.share >= 1.0]
+    others = [replica.total_in_flight for replica in free if replica.share >= 1.0]
     if not others:
         return free
     mean = sum(others) / len(others)
-    return [r for r in free if r.share >= 1.0 or r.in_flight < max(1.0, r.share * mean)]
+    return [r for r in free if r.share >= 1.0 or r.total_in_flight < max(1.0, r.share * mean)]
 
 
 def by_load(replica: BaseReplica) -> tuple[bool, float, float, int]:

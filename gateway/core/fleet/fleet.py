@@ -124,8 +124,8 @@ class Fleet:
             replica.sample, replica.sample_at = sample, now
             # If answers are paused for slow clients, the engine may have finished them and freed their context long
             # ago.
-            unsure = replica.held_tokens if replica.paused else replica.unprefilled_tokens
-            replica.kv.scraped(sample, replica.held_tokens, unsure, now)
+            unsure = replica.total_held_tokens if replica.paused else replica.total_unread_tokens
+            replica.kv.scraped(sample, replica.total_held_tokens, unsure, now)
             replica.cache.resize(replica.kv.capacity_tokens)
             if sample.cache_queries is not None and sample.cache_hits is not None:
                 restarted = replica.cache.evidence.counted(sample.cache_queries, sample.cache_hits)
@@ -133,7 +133,7 @@ class Fleet:
                     replica.restarts += 1
                     replica.cache.clear()
             if sample.waiting is not None and sample.running is not None:
-                replica.learned.scraped(sample.waiting, sample.running, replica.in_flight)
+                replica.learned.scraped(sample.waiting, sample.running, replica.total_in_flight)
         if sample.generated_tokens is not None:
             replica.health.silence.counted(sample.generated_tokens, bool(sample.running or sample.waiting), now)
         seen = checked(sample, replica.health.silence.said_at)

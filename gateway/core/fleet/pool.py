@@ -73,7 +73,7 @@ class Pool(ReplicaChoice[Replica]):
             self.backoffs.until.pop(gone, None)
             self.names.listed(gone, frozenset())
             gone.cache.clear()
-            gone.slots = gone.max_slots = gone.places = 0
+            gone.slots = gone.max_slots = gone.places = gone.spare = 0
             gone.is_free = gone.below_max = False
         self.refresh(now)
 

@@ -13,7 +13,7 @@ from gateway.core.fleet.routing import RoutingTarget
 from gateway.core.fleet.step_budget import StepBudget
 from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.request import Request
-from gateway.core.sample import Sample
+from gateway.core.sample import NO_LOAD, Sample
 from gateway.core.sessions import key_of
 from gateway.core.snapshot import CacheView, CapacityBound, ReplicaState, ReplicaView
 
@@ -58,6 +58,7 @@ class BaseReplica(RoutingTarget):
         "longest_tokens",
         "max_slots",
         "models",
+        "others",
         "paused",
         "places",
         "proven_tokens",
@@ -69,6 +70,7 @@ class BaseReplica(RoutingTarget):
         "session_key",
         "share",
         "slots",
+        "spare",
         "spec",
         "streams",
         "told_context",
@@ -103,6 +105,10 @@ class BaseReplica(RoutingTarget):
         """Number of attempts whose answer this gateway has stopped reading, because the client is slow."""
         self.streams = 0
         """Number of attempts whose tokens can be seen as they come, and are read. Only their silence is one."""
+        self.spare = 0
+        """Free slots, as counted in `Slots.spare`."""
+        self.others = NO_LOAD
+        """Load by requests of other gateways, as they told it."""
         self.by_tier: dict[str, int] = {}
         self.held_tokens = 0
         """Tokens of context of the attempts under way: their prompts, and their answers so far."""
@@ -189,16 +195,31 @@ class BaseReplica(RoutingTarget):
     @property
     def has_kv_room(self) -> bool:
         """Whether the KV cache has room for one more request."""
-        growth_tokens = self.budget.growth_tokens
-        return self.kv.has_room(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
+        growth_tokens = self.budget.total_growth_tokens
+        return self.kv.has_room(self.total_in_flight, self.total_held_tokens, growth_tokens, self.kv_headroom)
+
+    @property
+    def total_in_flight(self) -> int:
+        """Requests of this gateway and of all others that told theirs."""
+        return self.in_flight + self.others.in_flight
+
+    @property
+    def total_held_tokens(self) -> int:
+        """Tokens of context that these requests use."""
+        return self.held_tokens + self.others.held_tokens
+
+    @property
+    def total_unread_tokens(self) -> int:
+        """Prompt tokens of these requests that the engine has not read."""
+        return self.unprefilled_tokens + self.others.unread_tokens
 
     def places_left(self, now: float) -> int:
         """How many more requests like the present ones fit by slots, KV cache and step budget."""
         if self.bound is not None:
             return 0
-        growth_tokens = self.budget.growth_tokens
-        by_kv = self.kv.places(self.in_flight, self.held_tokens, growth_tokens, self.kv_headroom)
-        left = min(float(self.slots - self.in_flight), min(by_kv, self.budget.places(self.held_tokens, now)))
+        growth_tokens, held_tokens = self.budget.total_growth_tokens, self.total_held_tokens
+        by_kv = self.kv.places(self.total_in_flight, held_tokens, growth_tokens, self.kv_headroom)
+        left = min(float(self.slots - self.total_in_flight), min(by_kv, self.budget.places(held_tokens, now)))
         return max(1, int(left))  # no bound is reached, so at least one fits
 
     def unread_of(self, prompt_tokens: int, request: Request) -> int:
@@ -221,8 +242,8 @@ class BaseReplica(RoutingTarget):
 
     def saw_load(self) -> None:
         """Tell the concurrency limit how many requests run and how many prompts are unread."""
-        unread = len(self.reading)
-        self.learned.saw(self.in_flight - unread, unread)
+        unread = len(self.reading) + self.others.unread_prompts
+        self.learned.saw(max(0, self.total_in_flight - unread), unread)
 
     def await_stream(self, awaited: bool, now: float) -> None:
         """Record that the tokens of one more stream are awaited, or of one less."""
@@ -282,11 +303,12 @@ class BaseReplica(RoutingTarget):
             health=self.health.view(now, self.share),
             refusals=self.refusals,
             rests_s=rests_s,
-            step_s=self.budget.step_s(self.held_tokens, now),
+            step_s=self.budget.step_s(self.total_held_tokens, now),
             step_limit_s=None if limit_s == math.inf else limit_s,
             bound=bound,
             cache=self._cache_view(),
             adapters=self.adapters.loaded(),
+            others_in_flight=self.others.in_flight,
         )
 
     def _cache_view(self) -> CacheView:

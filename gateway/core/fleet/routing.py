@@ -39,13 +39,13 @@ class RoutingTarget:
         same value.
         """
         self.imputed = 0
-        """Number of failed attempts that still count as load, until a useful attempt would have ended
-        (imputed_load.py).
+        """Requests that count as load besides `in_flight`: failed attempts until a useful one would have ended
+        (imputed_load.py), and those of other gateways (other_gateways.py).
         """
         self.cache = PrefixIndex()
         """Estimated content of the prefix cache."""
         self.imputed_tokens = 0
-        """Prompt tokens of the attempts in `imputed` that would still be unread."""
+        """Prompt tokens of the requests in `imputed` that are unread, or would be."""
 
 
 C = TypeVar("C", bound=RoutingTarget)

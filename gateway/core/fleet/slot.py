@@ -14,6 +14,7 @@ from gateway.core.estimators.rates import Rate
 from gateway.core.fleet.replica import BaseReplica, UnreadPrompt
 from gateway.core.fleet.step_budget import PROMPTS_TAU_S
 from gateway.core.results import AttemptOutcome
+from gateway.core.sample import ReplicaLoad
 from gateway.core.snapshot import CapacityBound
 
 R = TypeVar("R", bound=BaseReplica)
@@ -45,6 +46,10 @@ class Slots(Generic[R]):
         """Limit on a replica's unread prompt tokens: at the limit, it is sent nothing more."""
         # The next three counts cover only replicas that get requests. They are recounted when a replica comes or goes.
         self.spare = 0
+        self.others_by_tier: dict[str, int] = {}
+        """Requests of other gateways under way at the pool, by tier, as they told it."""
+        self.others_waiting: dict[int, int] = {}
+        """Requests that wait for the pool at other gateways, by priority, as they told it."""
         self.by_tier: dict[str, int] = {}
         self.places = 0
         """How many more requests like the present ones fit at all replicas together."""
@@ -71,11 +76,10 @@ class Slots(Generic[R]):
         slot = Slot(self, replica, tier, prompt_tokens, unread_tokens, visible, now)
         if replica.slots:
             self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
-        if replica.in_flight < replica.slots:
-            self.spare -= 1
         if visible:
             replica.await_stream(True, now)
         replica.in_flight += 1
+        self.count_spare(replica)
         replica.by_tier[tier] = replica.by_tier.get(tier, 0) + 1
         replica.kv.sent(now)
         replica.reading[slot.number] = slot
@@ -89,13 +93,13 @@ class Slots(Generic[R]):
         """The bound that keeps `replica` from taking one more request; None if it has room. The size of the request is
         ignored.
         """
-        if replica.in_flight >= replica.slots:
+        if replica.total_in_flight >= replica.slots:
             return CapacityBound.SLOTS
         if not replica.has_kv_room:
             return CapacityBound.KV
-        if not replica.budget.has_room(replica.held_tokens, now):
+        if not replica.budget.has_room(replica.total_held_tokens, now):
             return CapacityBound.TPOT
-        return CapacityBound.PROMPTS if replica.unprefilled_tokens >= self.prefill_limit else None
+        return CapacityBound.PROMPTS if replica.total_unread_tokens >= self.prefill_limit else None
 
     def sync(self, replica: R, now: float) -> bool:
         """Update `free_replicas` after the counts of `replica` have changed. If it changes, `places` is updated too,
@@ -118,6 +122,21 @@ class Slots(Generic[R]):
         if not self.sync(replica, now):
             self._count_places(replica, now)
 
+    def count_spare(self, replica: R) -> None:
+        """Update `spare` after the requests or slots of `replica` have changed."""
+        spare = max(0, replica.slots - replica.total_in_flight)
+        self.spare += spare - replica.spare
+        replica.spare = spare
+
+    def share_replica(self, replica: R, others: ReplicaLoad, now: float) -> None:
+        """Set the load of `replica` by other gateways. Own counts stay as they are."""
+        replica.imputed += others.in_flight - replica.others.in_flight
+        replica.imputed_tokens += others.unread_tokens - replica.others.unread_tokens
+        replica.others = replica.budget.others = others
+        self.count_spare(replica)
+        self.recount(replica, now)
+        self.sync_max(replica)
+
     def _count_places(self, replica: R, now: float) -> None:
         places = replica.places_left(now)
         self.places += places - replica.places
@@ -125,7 +144,7 @@ class Slots(Generic[R]):
 
     def sync_max(self, replica: R) -> None:
         """Update `below_max` after `replica.in_flight` has changed."""
-        is_below = replica.in_flight < replica.max_slots
+        is_below = replica.total_in_flight < replica.max_slots
         if is_below is replica.below_max:
             return
         replica.below_max = is_below
@@ -196,7 +215,7 @@ class Slot(UnreadPrompt, Generic[R]):
         elif self.first_token and prediction is not None and prediction.engine.costs.has_single_steps:
             steps = (tokens - (self.tokens or self._sequences)) // self._sequences
             if steps > 0 and seconds > 0.0:
-                replica.budget.saw(steps, seconds, replica.held_tokens, now)
+                replica.budget.saw(steps, seconds, replica.total_held_tokens, now)
         self.tokens = tokens
         self._slots.sync(replica, now)
 
@@ -252,11 +271,10 @@ class Slot(UnreadPrompt, Generic[R]):
         elif self.visible:
             replica.await_stream(False, now)
         replica.in_flight -= 1
+        slots.count_spare(replica)
         replica.by_tier[tier] -= 1
         if replica.slots:
             slots.by_tier[tier] -= 1
-        if replica.in_flight < replica.slots:
-            slots.spare += 1
         if outcome not in UNREAD:
             slots.ends.add(now)
         slots.recount(replica, now)

@@ -19,6 +19,7 @@ from typing import Final
 from gateway.core.estimators.latency_model import STEP_AND_A_HALF
 from gateway.core.estimators.rates import Decay, Rate
 from gateway.core.estimators.spread import PRIOR_DEVIATION
+from gateway.core.sample import NO_LOAD
 from gateway.core.snapshot import CapacityBound
 
 PROMPTS_TAU_S: Final = 5.0
@@ -70,6 +71,7 @@ class StepBudget:
         "drift",
         "growth_tokens",
         "limit_s",
+        "others",
         "overfilled_at",
         "prices",
         "sequences",
@@ -79,6 +81,8 @@ class StepBudget:
         self.sequences = 0
         self.growth_tokens = 0.0
         """Output tokens that the present requests are still expected to get."""
+        self.others = NO_LOAD
+        """Load by requests of other gateways, as they told it."""
         self._prompts = Rate(PROMPTS_TAU_S)
         self.drift = 1.0
         """Factor on predicted steps, from the steps that streams have shown lately; 1 without evidence."""
@@ -98,6 +102,16 @@ class StepBudget:
         Only tiers without enforced admission send such requests. While all learned slots are in use too, a send does
         not count: counting it brought no gain.
         """
+
+    @property
+    def total_sequences(self) -> int:
+        """Sequences of this gateway, and of others that told their requests."""
+        return self.sequences + self.others.in_flight
+
+    @property
+    def total_growth_tokens(self) -> float:
+        """Output tokens that all these requests are still expected to get."""
+        return self.growth_tokens + self.others.growth_tokens
 
     def add(self, sequences: int, unread_tokens: int, growth_tokens: float, now: float) -> None:
         """Add a request that was sent."""
@@ -148,23 +162,27 @@ class StepBudget:
         """The mean step, if it takes `decode_s` without prompts, and drift is left out. Prices must be known."""
         return decode_s / max(1.0 - MAX_SHARE, 1.0 - self.prompt_share(now))
 
-    def prompt_tokens_per_s(self, now: float) -> float:
-        """Unread prompt tokens sent per second, over the last seconds."""
+    def own_prompt_tokens_per_s(self, now: float) -> float:
+        """Unread prompt tokens that this gateway sent per second, over the last seconds."""
         return self._prompts.per_s(now)
+
+    def prompt_tokens_per_s(self, now: float) -> float:
+        """Unread prompt tokens that all gateways sent per second, over the last seconds."""
+        return self._prompts.per_s(now) + self.others.prompt_tokens_per_s
 
     def prompt_share(self, now: float) -> float:
         """Share u of the engine's time that prompts take, at the rate of the last seconds. It may be above 1."""
-        return 0.0 if self.prices is None else self.prices.prompt_s * self._prompts.per_s(now)
+        return 0.0 if self.prices is None else self.prices.prompt_s * self.prompt_tokens_per_s(now)
 
     def decode_s(self, held_tokens: int, more: int = 0) -> float:
         """Seconds of a step without prompts, for the present requests and `more` requests like them. Prices must be
         known.
         """
-        prices, n = self.prices, self.sequences
+        prices, n = self.prices, self.total_sequences
         assert prices is not None
         if not n:
             return prices.base_s + more * prices.sequence_s
-        context = held_tokens + 0.5 * self.growth_tokens
+        context = held_tokens + 0.5 * self.total_growth_tokens
         return prices.base_s + (prices.sequence_s * n + prices.context_s * context) * (n + more) / n
 
     def request_tokens(self, held_tokens: int) -> float | None:
@@ -173,11 +191,11 @@ class StepBudget:
         Each step takes longer by the request's sequence and context. The 1.5 steps before the new request's first token
         count fully, later steps with `DECODE_WEIGHT`. The delay is divided by the cost of a prompt token.
         """
-        prices, n = self.prices, self.sequences
+        prices, n = self.prices, self.total_sequences
         if prices is None or not n or prices.prompt_s <= 0.0:
             return None
         step_s = prices.sequence_s + prices.context_s * held_tokens / n
-        return (STEP_AND_A_HALF + DECODE_WEIGHT * self.growth_tokens / n) * step_s / prices.prompt_s
+        return (STEP_AND_A_HALF + DECODE_WEIGHT * self.total_growth_tokens / n) * step_s / prices.prompt_s
 
     def step_s(self, held_tokens: int, now: float) -> float | None:
         """Mean step in seconds, with prompts at the rate of the last seconds; None until prices are known."""
@@ -187,9 +205,9 @@ class StepBudget:
 
     def places(self, held_tokens: int, now: float) -> float:
         """How many more requests like the present ones keep the step within the limit; inf without a limit."""
-        if self.limit_s == math.inf or not self.sequences or self.prices is None:
+        if self.limit_s == math.inf or not self.total_sequences or self.prices is None:
             return math.inf
-        each_s = (self.decode_s(held_tokens) - self.prices.base_s) / self.sequences
+        each_s = (self.decode_s(held_tokens) - self.prices.base_s) / self.total_sequences
         allowed_s = self.limit_s / self._mean_s(self.drift, now)
         return (allowed_s - self.decode_s(held_tokens)) / each_s if each_s > 0.0 else math.inf
 
@@ -198,6 +216,6 @@ class StepBudget:
 
         An idle replica always has room for one request.
         """
-        if self.limit_s == math.inf or not self.sequences or self.prices is None:
+        if self.limit_s == math.inf or not self.total_sequences or self.prices is None:
             return True
         return self.drift * self._mean_s(self.decode_s(held_tokens, 1), now) <= self.limit_s

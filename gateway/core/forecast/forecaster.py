@@ -85,8 +85,9 @@ class Forecaster(Learner):
             foreign = engine.foreign(now)
             step_s = costs.step_s(engine.decodes + foreign, engine.context)
             scale, drift = engine.factor, replica.budget.drift
-            engine_s = costs.ttft_s(engine.backlog(now), replica.unread_of(offer.prompt_tokens, request), step_s)
-            slot_s = engine.slot_s(replica.in_flight + foreign)
+            unread = replica.unread_of(offer.prompt_tokens, request)
+            engine_s = costs.ttft_s(engine.total_backlog(now), unread, step_s)
+            slot_s = engine.slot_s(replica.total_in_flight + foreign)
             kind, limit_s = DIRECT, replica.budget.limit_s
             prompt_tokens_per_s = scale * replica.budget.prompt_tokens_per_s(now)
         else:
@@ -168,21 +169,13 @@ class Forecaster(Learner):
             return
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
-        scores = replica.health.ttft, replica.health.itl
-        attempt.facts = facts = AttemptPrediction(
-            engine,
-            self._bucket(live),
-            scores,
-            live.request.choices,
-            attempt.slot.unread_tokens,
-            replica.in_flight - 1,
-            now,
-        )
+        scores, choices = (replica.health.ttft, replica.health.itl), live.request.choices
+        unread, others = attempt.slot.unread_tokens, replica.total_in_flight - 1
+        attempt.facts = facts = AttemptPrediction(engine, self._bucket(live), scores, choices, unread, others, now)
         read_by = math.inf if live.visible else now + facts.ttft_s
-        engine.begin(attempt.id, attempt.slot.unread_tokens, read_by, now)
+        engine.begin(attempt.id, unread, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        each = min(facts.bucket.mean, float(live.max_tokens))
-        attempt.slot.expect(live.request.choices, each * live.request.choices)
+        attempt.slot.expect(choices, min(facts.bucket.mean, float(live.max_tokens)) * choices)
         if now > live.request.body_at:
             costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s, replica.budget.drift)
 
@@ -217,7 +210,13 @@ class Forecaster(Learner):
         """Take the engine's queue and batch sizes from a new scrape of the replica."""
         sample = replica.sample
         if sample is not None and sample.waiting is not None and sample.running is not None:
-            self._engine(replica, now).scraped(sample.waiting, sample.running, replica.in_flight, now)
+            self._engine(replica, now).scraped(sample.waiting, sample.running, replica.total_in_flight, now)
+
+    def shared(self, replica: Replica, now: float) -> None:
+        """Take the load of other gateways at the replica."""
+        engine = self._engines.get(replica.spec.name)
+        if engine is not None:
+            engine.share(replica.others, replica.in_flight, replica.held_tokens, now)
 
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
         """A stream has `tokens` so far. After enough steps, the replica's speed is learned from it."""
@@ -372,6 +371,7 @@ class Forecaster(Learner):
         engine = self._engines.get(replica.spec.name)
         if engine is None or engine.costs is not self._of(replica.pool).costs:
             engine = self._engines[replica.spec.name] = ReplicaModel(self._of(replica.pool).costs, now)
+            engine.others = replica.others
         return engine
 
     def _bucket(self, live: RequestState) -> Bucket:

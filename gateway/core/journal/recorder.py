@@ -26,7 +26,7 @@ from gateway.core.journal.codec import RECORDS, Code, Reader, Unreadable, Writer
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import Random, Request
 from gateway.core.results import AttemptResult, Reason, RunningAttempt
-from gateway.core.sample import Sample
+from gateway.core.sample import GatewayLoad, Sample
 
 FORMAT: Final = 3
 
@@ -102,6 +102,9 @@ class Recorded(Controller):
 
     def drain(self, replica_name: str, on: bool, now: float) -> list[Command]:
         return self._told("drain", Controller.drain, replica_name, on, now)
+
+    def told(self, source: str, load: GatewayLoad, now: float) -> list[Command]:
+        return self._told("told", Controller.told, source, load, now)
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
         return self._told("configure", Controller.configure, policy, now)

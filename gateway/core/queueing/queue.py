@@ -76,6 +76,14 @@ class PoolQueue:
         tier_queue = self._tiers.get((tier.priority, tier.name)) if self._count else None
         return tier_queue is not None and tier_queue.count > 0
 
+    def counts(self) -> dict[int, int]:
+        """Queued requests by priority; priorities without any are left out."""
+        found: dict[int, int] = {}
+        for tier_queue in self._tiers.values():
+            if tier_queue.count:
+                found[tier_queue.key[0]] = found.get(tier_queue.key[0], 0) + tier_queue.count
+        return found
+
     def is_owed(self, tier: Tier) -> bool:
         """Whether `tier` has been served less than its floor."""
         return tier.floor > 0.0 and self.of_tier(tier).owed > 0.0

@@ -296,7 +296,7 @@ class Hedges(Learner):
         if replica is None:
             return HedgeDenied.NO_REPLICA
         capacity = replica.kv.capacity_tokens
-        if capacity is not None and replica.held_tokens > BUSY * capacity:
+        if capacity is not None and replica.total_held_tokens > BUSY * capacity:
             return HedgeDenied.KV
         if self._outlook.trusted(pool):
             forecast = self._outlook.forecast(offer_of(live).capped(live.max_tokens), replica, now)

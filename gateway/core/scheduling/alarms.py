@@ -11,7 +11,7 @@ from gateway.core.results import Reason
 from gateway.core.scheduling.lifecycle import Lifecycle
 from gateway.core.scheduling.replica_changes import ReplicaChanges
 from gateway.core.scheduling.scheduler import Scheduler
-from gateway.core.scheduling.state import BREAKERS, State
+from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 
 
 class Alarms:
@@ -38,6 +38,8 @@ class Alarms:
             if key == BREAKERS:
                 self._life.check_by(now + SWEEP_S)  # set first, so that a check that raises an exception is repeated
                 self._changes.check()
+            elif key == OTHERS:
+                self._changes.forget_silent()
             elif (live := self._requests.get(key)) is not None:
                 self._rang(live)  # None: serving the queue at an earlier timer has ended this request
         while self._left:  # after all timers, since a whole queue may time out at once

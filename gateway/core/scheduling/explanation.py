@@ -288,17 +288,17 @@ def _bounded(pool: Pool, replica: Replica, bound: CapacityBound, now: float) -> 
     """A text that names the bound a replica has reached, with its values."""
     budget = replica.budget
     if bound is CapacityBound.SLOTS:
-        used = f"{replica.in_flight} of {replica.slots} are in use"
+        used = f"{replica.total_in_flight} of {replica.slots} are in use"
     elif bound is CapacityBound.KV:
         capacity = replica.kv.capacity_tokens
-        used = f"{replica.held_tokens} tokens held, {budget.growth_tokens:.0f} expected, of {capacity:.0f}"
+        used = f"{replica.total_held_tokens} tokens held, {budget.total_growth_tokens:.0f} expected, of {capacity:.0f}"
     elif bound is CapacityBound.TPOT:
-        step_s = budget.step_s(replica.held_tokens, now) or 0.0
+        step_s = budget.step_s(replica.total_held_tokens, now) or 0.0
         limit = f"{budget.limit_s * 1e3:.3g} ms"
         exceeds = f"more than {limit}" if step_s > budget.limit_s else f"with one more it would exceed {limit}"
         used = f"a step takes {step_s * 1e3:.3g} ms, {exceeds}"
     else:
-        used = f"{replica.unprefilled_tokens} of {pool.prefill_limit:.0f} tokens"
+        used = f"{replica.total_unread_tokens} of {pool.prefill_limit:.0f} tokens"
     return f"it has no room: its {bound} bound is reached, {used}"
 
 

@@ -13,9 +13,10 @@ from gateway.core.redundancy.request_quarantine import News
 from gateway.core.request import Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import Reason
+from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
 from gateway.core.scheduling.explanation import LIMITS, REFUSED, PlacementExplanation, explain
 from gateway.core.scheduling.placement import Unplaceable
-from gateway.core.scheduling.state import BREAKERS, State
+from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 from gateway.core.serving import fallback_of
 from gateway.core.snapshot import ReplicaState, Snapshot
 
@@ -127,6 +128,28 @@ class Inspector:
             for name, r in pool.replicas.items()
         ]
 
+    def load(self, interval_s: float, now: float) -> GatewayLoad:
+        """The load of this gateway alone, for other gateways. `interval_s` (> 0): see `GatewayLoad`."""
+        replicas: list[ReplicaLoad] = []
+        pools: list[PoolLoad] = []
+        for pool in self.state.fleet:
+            by_tier: dict[str, int] = {}
+            for name, replica in pool.replicas.items():
+                budget = replica.budget
+                per_s = budget.own_prompt_tokens_per_s(now)
+                if not replica.in_flight and per_s < 1.0:
+                    continue
+                held, growth = replica.held_tokens, max(0.0, budget.growth_tokens)
+                count, unread = len(replica.reading), replica.unprefilled_tokens
+                replicas.append(ReplicaLoad(name, replica.in_flight, count, unread, held, growth, max(0.0, per_s)))
+                for tier, requests in replica.by_tier.items():
+                    by_tier[tier] = by_tier.get(tier, 0) + requests
+            under_way = tuple((tier, requests) for tier, requests in by_tier.items() if requests)
+            waiting = tuple(pool.queue.counts().items())
+            if under_way or waiting:
+                pools.append(PoolLoad(pool.spec.name, under_way, waiting))
+        return GatewayLoad(interval_s, tuple(replicas), tuple(pools))
+
     def held(self, now: float) -> dict[str, tuple[int, float]]:
         """By pool: the number of dispatched requests, and the sum of their ages in seconds. Cheap enough to poll."""
         held = held_by_pool(self._requests.values(), now)
@@ -149,7 +172,7 @@ class Inspector:
             context_tokens=sum(r.held_tokens for r in replicas.values()),
             queued=sum(len(pool.queue) for pool in pools.values()),
             queued_bytes=sum(pool.queue.bytes for pool in pools.values()),
-            timers=(state.timers.keys | state.hedges.timers.keys) - {BREAKERS},
+            timers=(state.timers.keys | state.hedges.timers.keys) - {BREAKERS, OTHERS},
             tenants=state.accounting.in_flight(),
             promises=state.admission.promises.open,
         )

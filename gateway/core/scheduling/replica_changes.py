@@ -8,10 +8,10 @@ from gateway.core.fleet.judging.judge import LATE_FACTOR
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer
 from gateway.core.request_state import Attempt, RequestState
-from gateway.core.sample import Sample
+from gateway.core.sample import GatewayLoad, Sample
 from gateway.core.scheduling.lifecycle import Lifecycle
 from gateway.core.scheduling.scheduler import Scheduler
-from gateway.core.scheduling.state import BREAKERS, State
+from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 from gateway.core.snapshot import ReplicaState
 
 
@@ -102,6 +102,20 @@ class ReplicaChanges:
                     moved.append(live)
         for live in moved:
             self._place_again(live)
+
+    def told(self, source: str, load: GatewayLoad) -> None:
+        """Take the load of another gateway. Queued requests are sent where it has left room."""
+        self._shared(self._state.others.told(source, load, self._call.now))
+
+    def forget_silent(self) -> None:
+        """Forget the load of gateways that have been silent for too long."""
+        self._shared(self._state.others.forget_silent(self._call.now))
+
+    def _shared(self, pools: list[Pool]) -> None:
+        self._timers.set(OTHERS, self._state.others.next_at())
+        for pool in pools:
+            if pool.queue:
+                self._scheduler.pump(pool)
 
     def check(self) -> None:
         """Check all replicas for outliers, end backoffs that are over, set the next timer, and serve the queues."""

@@ -9,6 +9,7 @@ from gateway.core.admission.admission import Admission
 from gateway.core.deadlines import Timers
 from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.fleet.fleet import Fleet
+from gateway.core.fleet.other_gateways import OtherGateways
 from gateway.core.fleet.pool import Pool
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.learner import Learner
@@ -25,9 +26,9 @@ from gateway.core.scheduling.present_call import PresentCall
 from gateway.core.scheduling.retry_after import RetryAfter
 
 BREAKERS: Final = -1
-"""Key of the only timer that is not of a request: the check of all replicas. Keys of other timers are request ids,
-which are above zero.
-"""
+"""Key of the timer of the check of all replicas. Keys of requests' timers are their ids, which are above zero."""
+OTHERS: Final = -2
+"""Key of the timer after which a silent gateway is forgotten."""
 
 
 class State:
@@ -54,6 +55,7 @@ class State:
         self.quarantine = Quarantine()
         self.prompts = PromptEstimator()
         self.forecaster = Forecaster()
+        self.others = OtherGateways(self.fleet, self.forecaster.shared)
         self.admission = Admission(policy, self.fleet, self.forecaster)
         self.accounting = Accounting(self.prompts, self.forecaster, self.admission.promises)
         self.places = Placement(self.fleet, self.prompts)
@@ -73,6 +75,7 @@ class State:
         now = self.call.now
         self.policy = policy
         gone = self.fleet.configure(policy, now)
+        self.others.add_again(now)
         self.admission.configure(policy)
         self.hedges.configure(policy)
         self.forecaster.keep(policy, self.attempts.values())
