@@ -18,8 +18,7 @@ A cap lets the lowest tier wait through bursts, and refuses 3.5% of it late. The
 knowing the lengths of answers.""",
     "noise": "The best static cap loses less in the worst cell, but has less goodput with and without noise.",
     "batch": """\
-On the 8B with tight bounds, interactive requests are lost for seconds where their load comes back. In one of two seeds,
-most of the batch is refused on arrival, because its wait is forecast too long. A static cap serves all of it.""",
+On the 8B with tight bounds, interactive requests are lost for seconds where their load comes back.""",
     "calibration": "This was measured without the calibration that ADR 0025 describes.",
     "step-response": "The rate settles in 15 s. The reason is not known.",
     "affinity": """\
