@@ -51,7 +51,7 @@ def test_no_file_of_the_gateway_has_too_many_lines() -> None:
 # They may fall. The commit that raises one names the user who asked for it.
 MAX_CORE_LINES = 15_600
 MAX_CORE_NUMBERS = 347
-MAX_POLICY_FIELDS = 160
+MAX_POLICY_FIELDS = 161
 MAX_METRICS = 85
 
 
