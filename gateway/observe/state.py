@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -38,6 +39,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
     return {
         "version": sources.version,
         "build": kind(),
+        "pid": os.getpid(),
         "uptime_s": now - started,
         "ready": not not_ready,
         "not_ready": not_ready,

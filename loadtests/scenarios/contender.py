@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,6 +109,12 @@ async def happen(event: EventSection, running: RunningContender, part: float) ->
             if event.reload is not None:
                 await _reload(event.reload, running, http)
                 return
+            if event.kill is not None:
+                state = (await http.get(f"{running.admin}/admin/state")).raise_for_status().json()
+                # A gateway of one process is not ended: it is a contender that shows what the fault costs.
+                if state["relays"]:
+                    os.kill(state["pid"] if event.kill == "decider" else state["relays"][0]["pid"], signal.SIGKILL)
+                return
             what, replica = ("drain", event.drain) if event.drain else ("undrain", event.undrain)
             (await http.post(f"{running.admin}/admin/{what}", json={"replica": replica})).raise_for_status()
 
@@ -159,7 +167,7 @@ async def _until_answered(url: str, replicas: int, children: Children) -> None:
 def _gateway(contender: ContenderSection, policy: Path, replicas: Sequence[str]) -> list[str]:
     """The command line of our gateway, or of a baseline of the simulator in its place."""
     given = [f"{name}={url}" for name, url in environment(replicas).items()]
-    given.append(f"TAILGATE_ADMIN_TOKEN={ADMIN_TOKEN}")
+    given += [f"TAILGATE_ADMIN_TOKEN={ADMIN_TOKEN}", f"TAILGATE_WORKERS={contender.workers}"]
     return gateway(policy, None if contender.kind == OURS else contender.kind, given)
 
 

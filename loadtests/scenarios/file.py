@@ -56,7 +56,7 @@ class TrafficSection(Section):
 
 
 class EventSection(Section):
-    """An event during the test: one of fault, drain, undrain and reload."""
+    """An event during the test: one of fault, drain, undrain, reload and kill."""
 
     at: Duration = Field(description="Time of the event, from the beginning of the test.")
     fault: Annotated[str, BeforeValidator(_fault)] | None = optional("A fault of the emulated replica, or recover.")
@@ -66,10 +66,11 @@ class EventSection(Section):
     drain: Name | None = optional("Name of a replica to drain: the gateway sends it no new requests.")
     undrain: Name | None = optional("Name of a drained replica that may serve again.")
     reload: str | None = optional("The new policy file of the gateway.")
+    kill: Literal["decider", "relay"] | None = optional("A process of a gateway with workers, as if by kill -9.")
 
     @model_validator(mode="after")
     def _one(self) -> EventSection:
-        given = [name for name in ("fault", "drain", "undrain", "reload") if getattr(self, name) is not None]
+        given = [name for name in ("fault", "drain", "undrain", "reload", "kill") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("says " + (" and ".join(given) or "nothing that happens") + ": give one")
         if self.fault is not None and self.replica is None:
@@ -83,6 +84,8 @@ class EventSection(Section):
             return self.fault
         if self.reload is not None:
             return "reload"
+        if self.kill is not None:
+            return f"{self.kill} killed"
         return f"drain {self.drain}" if self.drain is not None else f"undrain {self.undrain}"
 
 
@@ -92,6 +95,7 @@ class ContenderSection(Section):
     kind: Name = Field(description="tailgate, nginx, vllm-router, litellm, or a baseline of the simulator.")
     name: str | None = optional("Its name in the report; by default its kind.")
     policy: str | None = optional("Its own policy file.")
+    workers: Count = plain(1, "Processes of our gateway that serve clients.")
 
     @property
     def called(self) -> str:

@@ -23,7 +23,7 @@ traffic:
 """
 WANTED = {
     "overload", "free-flood", "long-among-short", "stragglers", "replica-killed", "rolling-restart", "policy-reload",
-    "ballooning", "retry-storm", "cold-start", "burst-2x", "coordinated-omission",
+    "ballooning", "retry-storm", "cold-start", "burst-2x", "coordinated-omission", "decider-killed", "relay-killed",
 }  # fmt: skip
 
 
