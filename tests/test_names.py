@@ -49,10 +49,10 @@ def test_no_file_of_the_gateway_has_too_many_lines() -> None:
 
 
 # They may fall. The commit that raises one names the user who asked for it.
-MAX_CORE_LINES = 15_600
-MAX_CORE_NUMBERS = 347
-MAX_POLICY_FIELDS = 161
-MAX_METRICS = 85
+MAX_CORE_LINES = 16_000
+MAX_CORE_NUMBERS = 350
+MAX_POLICY_FIELDS = 163
+MAX_METRICS = 87
 
 
 def test_core_has_no_more_lines_and_numbers_than_before() -> None:
