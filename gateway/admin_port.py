@@ -71,6 +71,7 @@ class AdminPort:
             policies=lambda: self.reloads.in_force,
             wall_s=self.records.wall_s,
             requests=self.records.ring if self.records.is_kept else None,
+            usage=self.records.usage,
             access_log_dropped=lambda: 0 if self.records.access_log is None else self.records.access_log.dropped,
         )
         actions = {"reload": self.reloads.reload, "drain": self._drain}

@@ -7,6 +7,7 @@ import logging
 import random
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
+from gateway.core.snapshot import ReplicaState
 from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.relay_link import FrameClock
@@ -70,7 +72,7 @@ class Gateway:
         """
         clock = clock if relays is None else relays.read
         self.settings = settings
-        self.records = RequestRecords(settings, clock)
+        self.records = RequestRecords(settings, clock, self._replicas_up)
         self.metrics = Metrics(policy, self.records.ring)
         self.journal, self.controller = _deciders(settings, policy)
         self.driver = LocalDriver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
@@ -135,6 +137,10 @@ class Gateway:
         if settings.admin_uds is not None:
             app = admin.app(Access(None, trusted=True, names=settings.admin_names))
             yield listens(app, uds=str(settings.admin_uds))
+
+    def _replicas_up(self) -> dict[str, int]:
+        """Number of replicas that get requests, by pool."""
+        return Counter(pool for pool, _, state, _ in self.controller.states() if state is ReplicaState.UP)
 
     # ---- life
 

@@ -23,6 +23,7 @@ from gateway.observe import build_info
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
 from gateway.observe.requests.access_log import AccessLogError
+from gateway.observe.usage.database import UsageError
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
@@ -99,7 +100,7 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
             return CANNOT_LISTEN
     except PolicyErrors as errors:
         problem = str(errors)
-    except (JournalError, AccessLogError) as error:
+    except (JournalError, AccessLogError, UsageError) as error:
         problem = str(error)
     except ListenError as error:
         print(f"{error}: give another by {_option('admin_uds')}", file=sys.stderr)

@@ -130,6 +130,11 @@ class Settings(BaseSettings):
         default=8, ge=1, le=1000, description="Files of the access log that are kept: FILE, FILE.1 (the one before) ..."
     )
 
+    usage: Path | None = Field(
+        default=None,
+        description="Keep who used what in this SQLite file, for `tailgate usage` (docs/guides/usage.md).",
+    )
+
     @model_validator(mode="after")
     def _both_parts_of_tls(self) -> Settings:
         if self.ssl_keyfile and not self.ssl_certfile:

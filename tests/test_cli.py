@@ -368,6 +368,8 @@ class TestServe:
             "--access-log": "/var/requests.jsonl",
             "--access-log-file-bytes": "9999999",
             "--access-log-files": "3",
+            "--usage": "/var/usage.db",
+            "--workers": "2",
             "--ssl-certfile": str(pem),
             "--ssl-keyfile": str(pem),
             "--journal": "/var/calls.jsonl",

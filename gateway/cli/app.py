@@ -14,6 +14,7 @@ from gateway.cli.explain import explain_command
 from gateway.cli.plan import plan_command
 from gateway.cli.replay_journal import replay_journal
 from gateway.cli.running.drain import drain_command, undrain_command
+from gateway.cli.running.usage import usage_command
 from gateway.cli.running.why import why_command
 from gateway.cli.serve import serve
 from gateway.cli.simulate import simulate_command
@@ -34,6 +35,7 @@ app.command()(check)
 app.command("diff")(diff_command)
 app.command("explain")(explain_command)
 app.command("why")(why_command)
+app.command("usage")(usage_command)
 app.command("drain")(drain_command)
 app.command("undrain")(undrain_command)
 app.command("replay-journal")(replay_journal)

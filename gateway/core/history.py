@@ -54,16 +54,19 @@ class AttemptHistory:
         "expected_ttft_s",
         "first_at",
         "hedge",
+        "id",
         "opened_at",
         "output_tokens",
         "pool",
         "prompt_tokens",
+        "reasoning_tokens",
         "replica",
         "sent_at",
         "status",
     )
 
     def __init__(self, pool: str, replica: str, hedge: bool, end: str, opened_at: float, ended_at: float) -> None:
+        self.id = 0
         self.pool = pool
         self.replica = replica
         self.hedge = hedge
@@ -79,9 +82,10 @@ class AttemptHistory:
         self.status: int | None = None
         """HTTP status of the replica; None if none came."""
         self.prompt_tokens: int | None = None
-        """Tokens by the engine's usage, like the next two; None if it sent none, or none that is possible."""
+        """Tokens by the engine's usage, like the next three; None if it sent none, or none that is possible."""
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.reasoning_tokens: int | None = None
         self.answer_id = ""
         """The engine's id of the answer; empty if it is unknown."""
 
@@ -93,6 +97,7 @@ class History:
     """
 
     __slots__ = (
+        "answered_by",
         "attempts",
         "binds",
         "detail",
@@ -114,6 +119,8 @@ class History:
     def __init__(self, attempts: list[AttemptHistory], estimated_tokens: int, max_tokens: int) -> None:
         self.attempts = attempts
         """In the order in which they ended."""
+        self.answered_by = 0
+        """Id of the attempt whose answer, or error, was forwarded; 0 if none was."""
         self.estimated_tokens = estimated_tokens
         """Prompt tokens as estimated on arrival: a high estimate."""
         self.max_tokens = max_tokens

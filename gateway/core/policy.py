@@ -212,6 +212,15 @@ class Key:
     tier: str
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of a model's tokens, for a million of each. They only make reports."""
+
+    prompt: float
+    cached: float
+    output: float
+
+
 ANONYMOUS: Final = "anonymous"
 MAX_VALUES: Final = 200_000  # JSON values of a body; parsed, one takes up to 250 bytes, so all take at most 50 MB
 
@@ -239,6 +248,11 @@ class Policy:
     """Largest request body in bytes, after decoding. None: the setting of the process applies."""
     max_values: int = MAX_VALUES
     """Most JSON values of one request body, names of fields included."""
+    currency: str = "USD"
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    """By model."""
+    replica_hours: Mapping[str, float] = field(default_factory=dict)
+    """Cost of one replica for an hour, by pool."""
     outline: Mapping[tuple[str, ...], str] = field(default_factory=dict, repr=False, compare=False)
     """Every value of the file as text, by its path, for people: secrets are only told apart."""
     _routes: dict[tuple[str, str], tuple[PoolSpec, ...]] = field(

@@ -203,6 +203,8 @@ class AttemptResult:
     """The engine's context, if it refused the request for its length and named the context."""
     answer_id: str = field(default="", repr=False, compare=False)
     """The engine's id of the answer, for people; empty if it is unknown."""
+    reasoning_tokens: int | None = field(default=None, repr=False, compare=False)
+    """Output tokens that are reasoning; None if the engine does not report them. They decide nothing."""
 
     def __init__(
         self,
@@ -217,6 +219,7 @@ class AttemptResult:
         cached_tokens: int | None = None,
         context_tokens: int | None = None,
         answer_id: str = "",
+        reasoning_tokens: int | None = None,
     ) -> None:
         self.end = end
         self.prompt_tokens = prompt_tokens
@@ -229,6 +232,7 @@ class AttemptResult:
         self.cached_tokens = cached_tokens
         self.context_tokens = context_tokens
         self.answer_id = answer_id
+        self.reasoning_tokens = reasoning_tokens
 
 
 @dataclass(slots=True, init=False)

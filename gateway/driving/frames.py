@@ -191,6 +191,7 @@ def result_row(result: AttemptResult) -> Frame:
         result.cached_tokens,
         result.context_tokens,
         result.answer_id,
+        result.reasoning_tokens,
     )
 
 
@@ -208,6 +209,7 @@ def result_of(row: list[object]) -> AttemptResult:
         cast("int | None", row[8]),
         cast("int | None", row[9]),
         cast(str, row[10]),
+        cast("int | None", row[11]),
     )
 
 

@@ -24,6 +24,7 @@ from gateway.observe.page import Page
 from gateway.observe.requests.pages import requests_router
 from gateway.observe.sources import Sources
 from gateway.observe.state import document, state
+from gateway.observe.usage.pages import usage_router
 from gateway.policy.sections.hosts import is_known
 
 MAX_BODY_BYTES = 64 * 1024
@@ -78,6 +79,7 @@ def admin_app(
     known = [Depends(_known_host(access.names))]
     app.include_router(_console(metrics, sources), dependencies=known)
     app.include_router(requests_router(sources.requests, sources.wall_s), dependencies=known)
+    app.include_router(usage_router(sources.usage, sources.policy), dependencies=known)
     app.include_router(_actions(actions, replica_actions, access))
     return app
 

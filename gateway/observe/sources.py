@@ -13,6 +13,7 @@ from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.snapshot import Snapshot
 from gateway.observe.metrics.little import LittleView
 from gateway.observe.requests.ring import RequestRing
+from gateway.observe.usage.ledger import UsageLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class Sources:
     """Returns the decision that a request would get now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""
+    usage: UsageLedger | None = None
+    """The ledger; None if no usage is kept."""
     access_log_dropped: Callable[[], int] = int
     """Number of lines that are missing in the access log."""
     policies: Callable[[], Sequence[PolicyInForce]] = tuple

@@ -67,6 +67,10 @@ def references(root: At) -> None:
     for key in root["keys"].entries():
         _known(key["tier"], "tier", root["tiers"])
     _known(root["defaults"]["tier"], "tier", root["tiers"])
+    for field, what, known in (("models", "model", root["models"].data), ("replica_hours", "pool", root["pools"].data)):
+        for name, place in root["prices"][field].items():
+            if isinstance(known, dict) and name not in known:
+                place.wrong(f"{plain(name)} is not a {what}: {did_you_mean(name, known)}", at_key=True)
 
 
 def splits(root: At) -> None:

@@ -17,6 +17,7 @@ from gateway.policy.sections.clients import KeySection
 from gateway.policy.sections.discover import DiscoverSection
 from gateway.policy.sections.models import MirrorSection, ModelSection
 from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, QueueSection
+from gateway.policy.sections.prices import ModelPrices
 from gateway.policy.sections.tiers import (
     AdmissionSection,
     HedgeSection,
@@ -53,6 +54,9 @@ def compiled(file: PolicyFile, digest: str, folder: Path) -> rules.Policy:
         origins=tuple(file.listen.origins),
         max_body_bytes=file.listen.max_body,
         max_values=file.listen.max_values,
+        currency=file.prices.currency,
+        prices={name: _prices(section) for name, section in file.prices.models.items()},
+        replica_hours=dict(file.prices.replica_hours),
         outline=outline_of(file),
     )
 
@@ -72,6 +76,10 @@ def _model(name: str, section: ModelSection, models: Mapping[str, ModelSection])
         has_adapters=section.adapters == "listed",
         mirror=_mirror(section.mirror) if section.mirror else None,
     )
+
+
+def _prices(section: ModelPrices) -> rules.Prices:
+    return rules.Prices(section.prompt, section.prompt if section.cached is None else section.cached, section.output)
 
 
 def _mirror(section: MirrorSection) -> rules.Mirror:

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from gateway.policy.sections.clients import DefaultsSection, KeySection, ListenSection
 from gateway.policy.sections.models import ModelSection
 from gateway.policy.sections.pools import PoolSection
+from gateway.policy.sections.prices import PricesSection
 from gateway.policy.sections.section import Section, nested, plain
 from gateway.policy.sections.tiers import TierSection
 from gateway.policy.sections.values import ModelName, Name
@@ -28,4 +29,5 @@ class PolicyFile(Section):
     tiers: dict[Name, TierSection] = Field(min_length=1, description="Classes of service.")
     keys: list[KeySection] = plain([], "Who may use the gateway. Without any key everybody may, on loopback only.")
     defaults: DefaultsSection = nested(DefaultsSection(), "What holds where nothing else is said.")
+    prices: PricesSection = nested(PricesSection(), "Prices for reports of usage.")
     listen: ListenSection = nested(ListenSection(), "Who may reach the gateway, and with how large a body.")

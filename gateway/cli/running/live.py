@@ -17,7 +17,7 @@ from gateway.core.admission.wording import probability
 from gateway.wire.http.lines import can_be_token
 
 TIMEOUT_S = 5.0
-MAX_ANSWER_BYTES = 1 << 20
+MAX_ANSWER_BYTES = 1 << 26
 NO_PAGE = "Not Found"
 """The error text of a server that has no page of this name."""
 _HINT = ": is this the admin port of a running gateway?"

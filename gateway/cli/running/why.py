@@ -164,8 +164,8 @@ def _attempt(each: Document, one: Document) -> str:
         parts.append(f"first token after {_time(took_s)}{expected}")
     status = "" if each["status"] in (None, GOOD_STATUS) else f" with HTTP {each['status']}"
     parts.append(f"{each['end']}{status} at {_time(each['ended_s'])}")
-    if len(one["attempts"]) > 1 and each["replica"] == one["replica"]:
-        parts.append("the client got this one" if one["outcome"] == "ok" else "the last one")
+    if len(one["attempts"]) > 1 and each["answered"]:
+        parts.append("the client got this one")
     return ", ".join(parts)
 
 

@@ -13,6 +13,7 @@ def attempt_history(attempt: Attempt, finish: AttemptResult, now: float) -> Atte
     told = AttemptHistory(
         attempt.replica.pool.spec.name, spec.name, attempt.hedge, finish.end.value, attempt.opened_at, now
     )
+    told.id = attempt.id
     told.sent_at, told.first_at = attempt.sent_at, attempt.first_at
     if facts is not None:
         told.expected_ttft_s = facts.ttft_s
@@ -20,6 +21,7 @@ def attempt_history(attempt: Attempt, finish: AttemptResult, now: float) -> Atte
     told.prompt_tokens = finish.prompt_tokens
     told.output_tokens = finish.output_tokens
     told.cached_tokens = finish.cached_tokens
+    told.reasoning_tokens = finish.reasoning_tokens
     told.answer_id = finish.answer_id
     return told
 
@@ -29,6 +31,8 @@ def history_of(live: RequestState) -> History:
     offer, decision = live.offer, live.decision
     told = History(live.tried, live.prompt_tokens if offer is None else offer.prompt_tokens, live.max_tokens)
     told.detail, told.retry_after_s = live.detail, live.retry_after_s
+    if live.committed is not None:
+        told.answered_by = live.committed.id
     if decision is None:
         return told
     told.rule, told.mode = decision.rule.value, live.request.tier.admission.mode.value

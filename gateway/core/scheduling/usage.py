@@ -55,7 +55,11 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
     cached = finish.cached_tokens
     if cached is not None and cached > (_max_prompt(live) if prompt is None else prompt):
         cached = None
+    reasoning = finish.reasoning_tokens
+    if reasoning is not None and (output is None or reasoning > output):
+        reasoning = None
     if output == finish.output_tokens and prompt == finish.prompt_tokens and cached == finish.cached_tokens:
+        finish.reasoning_tokens = reasoning
         return finish
     return AttemptResult(
         finish.end,
@@ -69,6 +73,7 @@ def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
         cached,
         finish.context_tokens,
         finish.answer_id,
+        reasoning,
     )
 
 

@@ -68,6 +68,7 @@ def _row(row: RequestRow) -> dict[str, object]:
         "prompt_tokens_estimated": history.estimated_tokens,
         "cached_tokens": cached_tokens(row),
         "output_tokens": row.output_tokens,
+        "reasoning_tokens": None if row.answer is None else row.answer.reasoning_tokens,
         "max_tokens": history.max_tokens,
         "tokens_exact": row.tokens_exact,
         "decision": None if not history.rule else _decision(row),
@@ -76,7 +77,7 @@ def _row(row: RequestRow) -> dict[str, object]:
         "degraded": row.degraded,
         "explored": row.explored,
         "would_shed": row.would_shed,
-        "attempts": [_attempt(each, opened_at) for each in history.attempts],
+        "attempts": [{**_attempt(each, opened_at), "answered": each is row.answer} for each in history.attempts],
         "traceparent": row.traceparent or None,
         "policy": row.policy,
     }
@@ -148,10 +149,8 @@ def missed(row: RequestRow) -> list[str]:
 
 def cached_tokens(row: RequestRow) -> int | None:
     """Prompt tokens that the engine of the forwarded answer found in its cache; None if it did not say so."""
-    for attempt in reversed(row.history.attempts):
-        if attempt.replica == row.replica and attempt.cached_tokens is not None:
-            return attempt.cached_tokens
-    return None
+    answer = row.answer
+    return None if answer is None else answer.cached_tokens
 
 
 def _seconds(value_s: float | None) -> float | None:

@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Coroutine
 
 from gateway.observe.requests.access_log import AccessLog
-from gateway.observe.requests.ring import RequestRing
+from gateway.observe.requests.ring import Found, RequestRing
+from gateway.observe.usage.ledger import UsageLedger
 from gateway.settings import Settings
 
 
 class RequestRecords:
     """The ring and its readers, by the settings of a process that has the controller."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
-        """`clock`: the monotonic clock of the request path. Raises AccessLogError."""
+    def __init__(self, settings: Settings, clock: Callable[[], float], serving: Callable[[], dict[str, int]]) -> None:
+        """`clock`: the monotonic clock of the request path. `serving`: number of replicas that get requests, by pool.
+        Raises AccessLogError and UsageError.
+        """
         self._clock = clock
         self.is_kept = settings.records > 0
         """Whether records can be found again."""
@@ -23,12 +26,19 @@ class RequestRecords:
             self.access_log = AccessLog(
                 settings.access_log, self.wall_s, settings.access_log_file_bytes, settings.access_log_files
             )
+        self.usage: UsageLedger | None = None
+        if settings.usage is not None:
+            self.usage = UsageLedger(settings.usage, self.wall_s, clock, serving)
+        readers: list[Callable[[Found], None]] = []
+        if self.access_log is not None:
+            readers.append(self.access_log.write)
+        if self.usage is not None:
+            readers.append(self.usage.add)
         self.ring: RequestRing | None = None
         """None if nobody reads records."""
-        if self.is_kept or self.access_log is not None:
+        if self.is_kept or readers:
             self.ring = RequestRing(settings.records)
-        if self.ring is not None and self.access_log is not None:
-            self.ring.readers.append(self.access_log.write)
+            self.ring.readers = readers
 
     def wall_s(self) -> float:
         """Unix time at the zero of the monotonic clock."""
@@ -36,9 +46,16 @@ class RequestRecords:
 
     def parts(self) -> dict[str, Coroutine[None, None, None]]:
         """The coroutines that must run all the time, by their names in messages."""
-        return {} if self.access_log is None else {"access log": self.access_log.run()}
+        parts: dict[str, Coroutine[None, None, None]] = {}
+        if self.access_log is not None:
+            parts["access log"] = self.access_log.run()
+        if self.usage is not None:
+            parts["usage"] = self.usage.run()
+        return parts
 
     async def aclose(self) -> None:
         """Write all records so far."""
         if self.access_log is not None:
             await self.access_log.aclose()
+        if self.usage is not None:
+            await self.usage.aclose()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.core.history import History
+from gateway.core.history import AttemptHistory, History
 from gateway.core.results import HedgeResult, Outcome, Reason, Record
 
 SURPRISE: Final = 2.0
@@ -101,6 +101,15 @@ class RequestRow:
         self.hedged: HedgeResult | None = record.hedged
         self.waited = record.waited
         self.history = NO_HISTORY if record.history is None else record.history
+
+    @property
+    def answer(self) -> AttemptHistory | None:
+        """The attempt whose answer the client got, whole or in part; None if it got none."""
+        answered_by = self.history.answered_by
+        for attempt in self.history.attempts if answered_by else ():
+            if attempt.id == answered_by:
+                return attempt
+        return None
 
     @property
     def is_notable(self) -> bool:

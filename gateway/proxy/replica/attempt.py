@@ -263,6 +263,7 @@ class UpstreamAttempt(StreamedAnswer):
                 return
             output = told_output(told.output, told.is_answer and self._generates)
             result.prompt_tokens, result.output_tokens, result.cached_tokens = told.prompt, output, told.cached
+            result.reasoning_tokens = told.reasoning
             result.empty = (output == 0 or not told.is_answer) and self._generates
             if not told.is_answer and self._generates:
                 self.upstream.odd(Oddity.UNREADABLE_ANSWER, "the answer has no choices, no content and no output")

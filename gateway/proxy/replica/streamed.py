@@ -311,6 +311,7 @@ class StreamedAnswer(HeldAnswer):
                 and self._generates
                 and not (reader.tokens_seen or reader.output_tokens),
                 cached_tokens=reader.cached_tokens,
+                reasoning_tokens=reader.reasoning_tokens,
             )
         )
 

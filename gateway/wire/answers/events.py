@@ -54,6 +54,7 @@ class StreamReader(ABC):
         "oddity",
         "output_tokens",
         "prompt_tokens",
+        "reasoning_tokens",
         "response_id",
         "tokens_seen",
     )
@@ -73,6 +74,8 @@ class StreamReader(ABC):
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None
         """Prompt tokens that the engine found in its prefix cache; None if it does not report them."""
+        self.reasoning_tokens: int | None = None
+        """The part of the output that is reasoning; None if the engine does not report it."""
         self.tokens_seen = 0
         """Number of events with content: an estimate of output tokens for engines that send no usage."""
 
@@ -177,6 +180,8 @@ class StreamReader(ABC):
             self.output_tokens = told.output
         if told.cached is not None:
             self.cached_tokens = told.cached
+        if told.reasoning is not None:
+            self.reasoning_tokens = told.reasoning
         if told.odd:
             self.oddity = Oddity.USAGE
 

@@ -35,6 +35,8 @@ class Usage(msgspec.Struct):
     input_tokens_details: object = None
     cache_read_input_tokens: object = None
     cache_creation_input_tokens: object = None
+    completion_tokens_details: object = None
+    output_tokens_details: object = None
 
 
 class Delta(msgspec.Struct):

@@ -68,16 +68,17 @@ class Counted:
     """Facts in an answer: token counts (None if missing), and the model's name and the answer's id as JSON.
 
     `odd`: whether the counts were invalid. `is_answer`: whether it has output or a count of output. `cached`: prompt
-    tokens that the engine found in its prefix cache.
+    tokens that the engine found in its prefix cache. `reasoning`: the part of `output` that is reasoning.
     """
 
-    __slots__ = ("cached", "id", "is_answer", "model", "odd", "output", "prompt")
+    __slots__ = ("cached", "id", "is_answer", "model", "odd", "output", "prompt", "reasoning")
 
     def __init__(self, prompt: int | None, output: int | None, odd: bool) -> None:
         self.prompt = prompt
         self.output = output
         self.odd = odd
         self.cached: int | None = None
+        self.reasoning: int | None = None
         self.is_answer = True
         self.model = b""
         self.id: Raw | bytes = b""
@@ -94,11 +95,14 @@ def read_usage(raw: Raw | bytes) -> Counted:
 
 
 def _counted(usage: Usage) -> Counted:
-    asked, answered, prompt, output, details, input_details, read, created = _values(usage)
+    asked, answered, prompt, output, details, input_details, read, created, chat, thought = _values(usage)
     prompt = asked if prompt is None else prompt
     output = answered if output is None else output
     told = Counted(count(prompt), count(output), False)
     told.odd = (told.prompt is None) is not (prompt is None) or (told.output is None) is not (output is None)
+    thought = chat if thought is None else thought
+    if type(thought) is dict:
+        told.reasoning = count(thought.get("reasoning_tokens"))
     if read is not None or created is not None:
         # In Anthropic's dialect, these tokens are not included in the prompt's count.
         told.cached = count(read)

@@ -1,0 +1,114 @@
+"""The sums in SQLite. Several processes may add to one file, and others may read it meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from gateway.observe.usage.metering import COLUMNS, Sums
+
+VERSION = 1
+WAIT_S = 5.0
+"""How long a writer waits for another process that writes."""
+Cell = tuple[int, str, str, str, str]
+"""Hour since 1970 (UTC), tenant, key, tier, model."""
+CELL = ("hour", "tenant", "key", "tier", "model")
+NO_FLEET: Mapping[tuple[int, str], float] = {}
+_MISSING = ("cached_tokens", "reasoning_tokens")
+_KINDS = {name: "REAL" if name == "slot_s" else "INTEGER" for name in COLUMNS}
+
+
+class UsageError(Exception):
+    """The file cannot be used. The message names it, and says why."""
+
+
+class UsageDatabase:
+    """One connection, which is used by one thread at a time."""
+
+    def __init__(self, path: Path, *, must_exist: bool = False) -> None:
+        """Raises UsageError. `must_exist`: for reading, so that a wrong name makes no file."""
+        self.path = path
+        if must_exist and not path.exists():
+            raise UsageError(f"{path} does not exist: give the file of `tailgate serve --usage`")
+        try:
+            self._db = sqlite3.connect(path, timeout=WAIT_S, check_same_thread=False, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version > VERSION:
+                raise UsageError(f"{path} was written by a newer tailgate (version {version} of the file)")
+            if version < VERSION:
+                self._create()
+        except sqlite3.Error as error:
+            raise UsageError(f"the usage file {path} cannot be used: {error}") from None
+
+    def _create(self) -> None:
+        columns = [f"{name} {kind}{'' if name in _MISSING else ' NOT NULL'}" for name, kind in _KINDS.items()]
+        cell = [f"{name} {'INTEGER' if name == 'hour' else 'TEXT'} NOT NULL" for name in CELL]
+        body = ", ".join((*cell, *columns, f"PRIMARY KEY ({', '.join(CELL)})"))
+        self._db.execute(f"CREATE TABLE IF NOT EXISTS usage ({body}) WITHOUT ROWID")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS fleet (hour INTEGER NOT NULL, pool TEXT NOT NULL, replica_s REAL NOT NULL, "
+            "PRIMARY KEY (hour, pool)) WITHOUT ROWID"
+        )
+        self._db.execute(f"PRAGMA user_version = {VERSION}")
+
+    def add(self, sums: Mapping[Cell, Sums], fleet: Mapping[tuple[int, str], float] = NO_FLEET) -> None:
+        """Add sums to those of the same cells, all or none. `fleet`: seconds of replicas, by hour and pool. Raises
+        sqlite3.Error.
+        """
+        names = (*CELL, *COLUMNS)
+        updates = ", ".join(_update(name) for name in COLUMNS)
+        places = ", ".join("?" * len(names))
+        statement = f"INSERT INTO usage ({', '.join(names)}) VALUES ({places}) ON CONFLICT DO UPDATE SET {updates}"
+        rows = [(*cell, *(getattr(each, name) for name in COLUMNS)) for cell, each in sums.items()]
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.executemany(statement, rows)
+            self._db.executemany(
+                "INSERT INTO fleet VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET replica_s = replica_s + excluded.replica_s",
+                [(*where, replica_s) for where, replica_s in fleet.items()],
+            )
+        except sqlite3.Error:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def read(self, since: int, until: int) -> Iterator[tuple[Cell, Sums]]:
+        """The sums of the hours from `since` up to and without `until`. Raises sqlite3.Error."""
+        found = self._db.execute(
+            f"SELECT {', '.join((*CELL, *COLUMNS))} FROM usage WHERE hour >= ? AND hour < ? ORDER BY hour",
+            (since, until),
+        )
+        for row in found:
+            hour, tenant, key, tier, model, *values = row
+            yield (hour, tenant, key, tier, model), Sums(*values)
+
+    def fleet(self, since: int, until: int) -> dict[str, float]:
+        """Hours of replicas that got requests, by pool, in the hours from `since` up to and without `until`."""
+        found = self._db.execute(
+            "SELECT pool, sum(replica_s) / 3600.0 FROM fleet WHERE hour >= ? AND hour < ? GROUP BY pool", (since, until)
+        )
+        return dict(found.fetchall())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+
+def _update(name: str) -> str:
+    if name in _MISSING:
+        return f"{name} = CASE WHEN excluded.{name} IS NULL THEN {name} ELSE coalesce({name}, 0) + excluded.{name} END"
+    return f"{name} = {name} + excluded.{name}"
+
+
+def merged(into: dict[Cell, Sums], more: Iterable[tuple[Cell, Sums]]) -> None:
+    """Add sums to others of the same cells."""
+    for cell, sums in more:
+        known = into.get(cell)
+        if known is None:
+            into[cell] = sums
+        else:
+            known.add(sums)

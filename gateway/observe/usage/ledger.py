@@ -1,0 +1,124 @@
+"""The ledger: sums each request as it ends, and writes the sums twice a second, in a thread.
+
+Sums that cannot be written yet are kept and tried again, so nothing is lost while the disk is full or the file locked.
+A process that is killed loses half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+
+from gateway.core.history import EarlyRefusal
+from gateway.core.results import Reason
+from gateway.observe.metrics.metrics import early_outcome
+from gateway.observe.requests.ring import Found, ended_at
+from gateway.observe.usage.database import Cell, UsageDatabase, merged
+from gateway.observe.usage.metering import REFUSED, Sums, meter
+
+log = logging.getLogger("tailgate")
+
+FLUSH_S = 0.5
+HOUR_S = 3600.0
+CLOSE_S = 10.0
+
+
+class UsageLedger:
+    """Adds requests (`add`) until it is closed. `run` must be running all the time."""
+
+    def __init__(
+        self, path: Path, wall_s: Callable[[], float], clock: Callable[[], float], serving: Callable[[], dict[str, int]]
+    ) -> None:
+        """`wall_s`: Unix time at the zero of `clock`, the monotonic clock. `serving`: number of replicas that get
+        requests, by pool. Raises UsageError.
+        """
+        self.path = path
+        self.error = ""
+        """Why the latest sums are not in the file; empty if they are."""
+        self._database = UsageDatabase(path)
+        self._wall_s = wall_s
+        self._zero_s = wall_s()
+        self._clock = clock
+        self._serving = serving
+        self._served_at = clock()
+        self._replica_s: dict[tuple[int, str], float] = {}
+        """Seconds of replicas that get requests, by hour and pool."""
+        self._sums: dict[Cell, Sums] = {}
+        self._late: dict[Cell, Sums] = {}
+        """Sums that the thread could not write yet."""
+        self._late_fleet: dict[tuple[int, str], float] = {}
+        self._work: SimpleQueue[tuple[dict[Cell, Sums], dict[tuple[int, str], float]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write_all, name="usage", daemon=True)
+        self._thread.start()
+
+    def add(self, one: Found) -> None:
+        """Count a request that is over. A request without a known key belongs to nobody, and is not counted."""
+        if isinstance(one, EarlyRefusal):
+            if one.tenant:
+                sums = self._cell(one, one.tenant, one.key, one.tier, "")
+                sums.requests += 1
+                sums.refused += early_outcome(Reason(one.why)) in REFUSED
+            return
+        meter(one, self._cell(one, one.tenant, one.key, one.tier, one.adapter or one.model))
+
+    def _cell(self, one: Found, tenant: str, key: str, tier: str, model: str) -> Sums:
+        cell = int((self._zero_s + ended_at(one)) // HOUR_S), tenant, key, tier, model
+        sums = self._sums.get(cell)
+        if sums is None:
+            sums = self._sums[cell] = Sums()
+        return sums
+
+    def flush(self) -> None:
+        """Hand the sums so far to the thread."""
+        self._zero_s = self._wall_s()
+        self._count_fleet()
+        if self._sums or self._replica_s or self.error:
+            self._work.put((self._sums, self._replica_s))
+            self._sums, self._replica_s = {}, {}
+
+    def _count_fleet(self) -> None:
+        """Add the time since the last count to the time of each pool's replicas."""
+        now = self._clock()
+        passed_s, self._served_at = now - self._served_at, now
+        hour = int((self._zero_s + now) // HOUR_S)
+        for pool, replicas in self._serving().items():
+            self._replica_s[hour, pool] = self._replica_s.get((hour, pool), 0.0) + replicas * passed_s
+
+    async def run(self) -> None:
+        """Write the sums of every `FLUSH_S` seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            self.flush()
+
+    async def aclose(self) -> None:
+        """Write all sums, and end the thread."""
+        self.flush()
+        self._work.put(None)
+        await asyncio.to_thread(self._thread.join, CLOSE_S)
+
+    # ---- in the thread
+
+    def _write_all(self) -> None:
+        while (work := self._work.get()) is not None:
+            sums, fleet = work
+            merged(self._late, sums.items())
+            for where, replica_s in fleet.items():
+                self._late_fleet[where] = self._late_fleet.get(where, 0.0) + replica_s
+            try:
+                self._database.add(self._late, self._late_fleet)
+            except sqlite3.Error as error:
+                if not self.error:
+                    log.error("usage is kept in memory, because %s cannot be written: %s", self.path, error)
+                self.error = str(error)
+            else:
+                if self.error:
+                    log.info("usage is written to %s again, nothing was lost", self.path)
+                self.error, self._late, self._late_fleet = "", {}, {}
+        if self._late:
+            log.error("usage of %d kinds of requests is lost: %s cannot be written", len(self._late), self.path)
+        self._database.close()

@@ -1,0 +1,37 @@
+"""The page of the admin port about usage."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from fastapi import APIRouter, HTTPException, Response
+
+from gateway.core.policy import Policy
+from gateway.observe.state import document
+from gateway.observe.usage.database import UsageError
+from gateway.observe.usage.ledger import UsageLedger
+from gateway.observe.usage.report import question, report
+
+
+def usage_router(ledger: UsageLedger | None, policy: Callable[[], Policy]) -> APIRouter:
+    """GET /admin/usage. `ledger`: None if no usage is kept."""
+    router = APIRouter()
+
+    @router.get("/admin/usage")
+    async def usage(by: str = "tenant", since: str = "7d", until: str = "") -> Response:
+        if ledger is None:
+            raise HTTPException(404, "no usage is kept: start tailgate with --usage FILE")
+        try:
+            asked = question(by, since, until, time.time())
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+        try:
+            found = await asyncio.to_thread(report, ledger.path, asked, policy())
+        except UsageError as error:
+            raise HTTPException(503, str(error)) from None
+        body = document({**found, "error": ledger.error or None})
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+    return router

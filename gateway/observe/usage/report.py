@@ -1,0 +1,168 @@
+"""Reports of usage: sums by tenant, key, tier, model and time, with their prices, and the cost of what was good."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gateway.core.policy import Policy, Prices
+from gateway.observe.usage.database import Cell, UsageDatabase, UsageError
+from gateway.observe.usage.metering import Sums
+
+HOUR_S = 3600
+BY = ("tenant", "key", "tier", "model", "hour", "day", "month")
+_UNITS = {"h": 1, "d": 24, "w": 24 * 7}
+_MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The groups and the time of a report. `since`, `until`: hours since 1970, `until` is not included."""
+
+    by: tuple[str, ...]
+    since: int
+    until: int
+
+
+def question(by: str, since: str, until: str, now_s: float) -> Question:
+    """The question in these words. Raises ValueError with the name of the wrong option.
+
+    `by`: names of `BY`, with commas. `since`, `until`: `7d`, `24h`, `2w` before now, or a day in UTC, `2026-11-01`.
+    """
+    names = tuple(filter(None, by.split(",")))
+    for name in names:
+        if name not in BY:
+            raise ValueError(f"by: {name!r:.40} is unknown; known: {', '.join(BY)}")
+    now = int(now_s // HOUR_S)
+    begin = _hour("since", since, now)
+    end = _hour("until", until, now) if until else now + 1
+    if begin >= end:
+        raise ValueError("since: is not before `until`")
+    return Question(names, begin, end)
+
+
+def _hour(option: str, text: str, now: int) -> int:
+    ago = re.fullmatch(r"(\d{1,6})([hdw])", text)
+    if ago is not None:
+        return now - int(ago[1]) * _UNITS[ago[2]]
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise ValueError(f"{option}: {text!r:.40} is not a time: write 7d, 24h, 2w or a day, 2026-11-01") from None
+    return int(day.timestamp()) // HOUR_S
+
+
+def report(path: Path, asked: Question, policy: Policy | None) -> dict[str, object]:
+    """The report as plain data. `policy`: has the prices; None: there are none. Raises UsageError."""
+    database = UsageDatabase(path, must_exist=True)
+    try:
+        found = list(database.read(asked.since, asked.until))
+        hours = database.fleet(asked.since, asked.until)
+    except sqlite3.Error as error:
+        raise UsageError(f"the usage file {path} cannot be read: {error}") from None
+    finally:
+        database.close()
+    prices: Mapping[str, Prices] = {} if policy is None else policy.prices
+    total, total_cost = Sums(), 0.0
+    sums: dict[tuple[str, ...], Sums] = {}
+    costs: dict[tuple[str, ...], float] = {}
+    for cell, each in found:
+        group = tuple(_part(name, cell) for name in asked.by)
+        cost = cost_of(each, prices.get(cell[4]))
+        sums.setdefault(group, Sums()).add(each)
+        costs[group] = costs.get(group, 0.0) + cost
+        total.add(each)
+        total_cost += cost
+    return {
+        "by": list(asked.by),
+        "since": _written(asked.since),
+        "until": _written(asked.until),
+        "currency": None if policy is None else policy.currency,
+        "rows": [
+            {**dict(zip(asked.by, group, strict=True)), **asdict(each), "cost": costs[group] if prices else None}
+            for group, each in sorted(sums.items())
+        ],
+        "total": {**asdict(total), "cost": total_cost if prices else None},
+        "fleet": _fleet(total, hours, {} if policy is None else policy.replica_hours),
+    }
+
+
+def cost_of(sums: Sums, prices: Prices | None) -> float:
+    """The price of these tokens."""
+    if prices is None:
+        return 0.0
+    cached = sums.cached_tokens or 0
+    read = (sums.prompt_tokens - cached) * prices.prompt + cached * prices.cached
+    return (read + sums.output_tokens * prices.output) / _MILLION
+
+
+def _fleet(total: Sums, hours: Mapping[str, float], prices: Mapping[str, float]) -> dict[str, object]:
+    """The cost of the replicas, divided by what was good. None where prices are missing, or nothing was good."""
+    replica_hours = sum(hours.values())
+    is_priced = bool(hours) and hours.keys() <= prices.keys()
+    cost = sum(hours[pool] * prices[pool] for pool in hours) if is_priced else None
+    return {
+        "replica_hours": replica_hours,
+        "requests_per_replica": total.slot_s / (replica_hours * HOUR_S) if replica_hours else None,
+        "cost": cost,
+        "cost_per_good_request": None if cost is None or not total.good else cost / total.good,
+        "cost_per_million_good_tokens": None
+        if cost is None or not total.good_tokens
+        else cost / total.good_tokens * _MILLION,
+    }
+
+
+def _part(name: str, cell: Cell) -> str:
+    hour, tenant, key, tier, model = cell
+    if name in ("hour", "day", "month"):
+        return _written(hour)[: {"hour": 16, "day": 10, "month": 7}[name]]
+    return {"tenant": tenant, "key": key, "tier": tier, "model": model}[name]
+
+
+def _written(hour: int) -> str:
+    return (datetime.fromtimestamp(0, UTC) + timedelta(hours=hour)).strftime("%Y-%m-%dT%H:%MZ")
+
+
+FOCUS = (
+    ("BilledCost", "cost"),
+    ("EffectiveCost", "cost"),
+    ("ListCost", "cost"),
+    ("ContractedCost", "cost"),
+)
+
+
+def focus_rows(found: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    """The rows of a report by tenant, model and day in the FinOps format (FOCUS 1.0)."""
+    rows: list[Mapping[str, object]] = []
+    listed = found["rows"]
+    assert isinstance(listed, list)
+    for row in listed:
+        day = datetime.strptime(row["day"], "%Y-%m-%d").replace(tzinfo=UTC)
+        month = day.replace(day=1)
+        rows.append(
+            {
+                **{column: row[name] or 0.0 for column, name in FOCUS},
+                "BillingCurrency": found["currency"],
+                "BillingPeriodStart": month.isoformat(),
+                "BillingPeriodEnd": (month + timedelta(days=32)).replace(day=1).isoformat(),
+                "ChargePeriodStart": day.isoformat(),
+                "ChargePeriodEnd": (day + timedelta(days=1)).isoformat(),
+                "ChargeCategory": "Usage",
+                "ChargeDescription": f"{row['model']} for {row['tenant']}",
+                "ConsumedQuantity": row["prompt_tokens"] + row["output_tokens"],
+                "ConsumedUnit": "Tokens",
+                "ProviderName": "tailgate",
+                "PublisherName": "tailgate",
+                "InvoiceIssuerName": "tailgate",
+                "ServiceCategory": "AI and Machine Learning",
+                "ServiceName": "LLM inference",
+                "ResourceId": row["model"],
+                "SubAccountId": row["tenant"],
+                "SubAccountName": row["tenant"],
+            }
+        )
+    return rows

@@ -1,0 +1,97 @@
+"""`tailgate usage`: of a running gateway, and of its file after it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.app import Gateway
+from gateway.cli.app import app
+from gateway.policy import load
+from gateway.settings import Settings
+from loadtests.emulator import Emulator
+
+POLICY = """\
+apiVersion: tailgate/v1
+models: {{emulated: {{pools: [main]}}}}
+pools: {{main: {{replicas: [{{name: r1, url: "{}"}}]}}}}
+tiers: {{only: {{}}}}
+prices:
+  currency: EUR
+  models: {{emulated: {{prompt: 1000000, cached: 0, output: 2000000}}}}
+  replica_hours: {{main: 3600}}
+"""
+ASK = {"model": "emulated", "prompt": "hello", "max_tokens": 3}
+
+
+def usage(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["usage", *arguments], env={"COLUMNS": "300"})
+
+
+async def test_usage_of_a_gateway_has_tokens_prices_and_the_cost_of_a_good_request(tmp_path: Path) -> None:
+    db, policy = tmp_path / "usage.db", tmp_path / "policy.yaml"
+    async with Emulator(replicas=1) as emulator:
+        await asyncio.to_thread(policy.write_text, POLICY.format(*emulator.urls))
+        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, usage=db)
+        async with (
+            Gateway(settings, load(policy), policy) as gateway,
+            httpx.AsyncClient(base_url=gateway.url, timeout=20) as client,
+        ):
+            for _ in range(2):
+                assert (await client.post("/v1/completions", json=ASK)).status_code == 200
+            streamed = await client.post("/v1/completions", json={**ASK, "stream": True})
+            assert streamed.status_code == 200
+            await client.post("/v1/completions", json={**ASK, "model": "none"})
+            gateway.records.usage.flush()  # type: ignore[union-attr]
+            live = await asyncio.to_thread(usage, "--json", "--admin", gateway.admin_url)
+            wrong = await asyncio.to_thread(usage, "--by", "colour", "--admin", gateway.admin_url)
+    assert live.exit_code == 0, live.output
+    assert wrong.exit_code == 2
+    assert "by: 'colour' is unknown; known: tenant, key," in wrong.stderr
+    result = usage("--json", "--db", str(db), "--policy", str(policy), "--by", "tenant,model,day")
+    found = json.loads(result.stdout)
+    served, unread = sorted(found["rows"], key=lambda row: row["model"], reverse=True)
+    assert (served["tenant"], served["model"], served["requests"], served["good"]) == ("anonymous", "emulated", 3, 3)
+    assert served["output_tokens"] == 9
+    cached = served["cached_tokens"] or 0
+    assert served["cost"] == pytest.approx(served["prompt_tokens"] - cached + 2 * served["output_tokens"])
+    assert (unread["model"], unread["requests"], unread["prompt_tokens"]) == ("", 1, 0)
+    fleet = found["fleet"]
+    assert fleet["cost"] == pytest.approx(fleet["replica_hours"] * 3600)
+    assert fleet["cost_per_good_request"] == pytest.approx(fleet["cost"] / 3)
+
+    table = usage("--db", str(db), "--policy", str(policy)).stdout.splitlines()
+    heads = "tenant requests good refused prompt tokens cached tokens output tokens slot s cost"
+    assert " ".join(table[0].split()) == heads
+    assert table[-1].endswith("EUR for a million tokens of good requests")
+    rows = list(csv.DictReader(usage("--csv", "--by", "tier", "--db", str(db)).stdout.splitlines()))
+    assert [(row["tier"], row["requests"]) for row in rows] == [("only", "4")]
+    focus = list(csv.DictReader(usage("--focus", "--db", str(db), "--policy", str(policy)).stdout.splitlines()))
+    assert {row["BillingCurrency"] for row in focus} == {"EUR"}
+    assert sum(float(row["BilledCost"]) for row in focus) == pytest.approx(served["cost"])
+
+
+def test_usage_of_a_missing_file_names_it_and_makes_none(tmp_path: Path) -> None:
+    result = usage("--db", str(tmp_path / "none.db"))
+    assert result.exit_code == 2
+    assert "does not exist: give the file of `tailgate serve --usage`" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--since", "7"], "since: '7' is not a time: write 7d, 24h, 2w or a day, 2026-11-01"),
+        (["--since", "2026-11-02", "--until", "2026-11-01"], "since: is not before `until`"),
+    ],
+)
+def test_wrong_option_is_named(arguments: list[str], problem: str, tmp_path: Path) -> None:
+    result = usage(*arguments, "--db", str(tmp_path / "none.db"))
+    assert result.exit_code == 2
+    assert problem in result.stderr
