@@ -35,6 +35,8 @@ NOT_RUN = {
         "needs the profile that calibrate writes"
     ),
     ".venv/bin/tailgate load certify": "takes minutes; tests/loadtests/commands/test_verdicts.py runs it",
+    "tailgate load run --target http://gateway:8080": "needs three machines; tests/loadtests/report merges shards",
+    "tailgate load report one two three": "needs the shards; tests/loadtests/report merges some",
     ".venv/bin/tailgate load find": "takes half an hour; tests/loadtests/commands/test_verdicts.py runs it",
     "curl http://127.0.0.1:8080/v1/models": "needs a policy with keys; tests/test_docs.py runs it with one",
 }

@@ -14,17 +14,22 @@ from gateway.policy import PolicyErrors, load
 from loadtests.charts.svg import draw
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report
+from loadtests.report.merge import merge
 from loadtests.report.page import page, unit
 from loadtests.report.pictures import NAMES, Report, pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
 from loadtests.terminal.screen import screen
+from loadtests.terminal.written import check_writable
 
 LATE = "Do not trust this report: the generator was late. Lower the rate, or give the generator a core of its own"
 
 
 def report_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the test.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folder of the test, or of each shard.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", show_default=False, help="Folder for the report of several shards.")
+    ] = None,
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -36,13 +41,32 @@ def report_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
 ) -> None:
-    """Make the report of a load test again, against other objectives if you like. Nothing is sent."""
+    """Make the report of a load test again, against other objectives if you like. Nothing is sent.
+
+    Several folders are shards of one test (`run --shard`): their rows are merged, so the report is that of one test.
+    """
+    folder = folders[0] if len(folders) == 1 else merged(folders, out)
     try:
         held = None if policy is None else load(policy)
     except PolicyErrors as errors:
         print_errors(errors.errors, console(stderr=True))
         raise typer.Exit(2) from None
     conclude(folder, held, allow_late=allow_late, as_json=as_json, policy_file=policy)
+
+
+def merged(folders: list[Path], out: Path | None) -> Path:
+    """The folder of the test that these shards are. Exits with 2 if they are none."""
+    errors = console(stderr=True)
+    if out is None or out in folders:
+        errors.print("--out DIR: name a folder of its own for the report of several shards", style="red")
+        raise typer.Exit(2)
+    check_writable(out, "--out", folder=True)
+    try:
+        merge(folders, out)
+    except (ValueError, OSError) as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
+    return out
 
 
 def conclude(

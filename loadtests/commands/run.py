@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,11 +25,13 @@ from loadtests.commands.asked import check_warmup, fields_of, keys_of, one_targe
 from loadtests.commands.progress import Progress
 from loadtests.commands.prompts import History, PromptOptions, prompts_of
 from loadtests.commands.report import conclude
+from loadtests.commands.together import sent_together
 from loadtests.replay.columns import Columns
 from loadtests.replay.kept_answers import ANSWERS, KeptAnswers
 from loadtests.replay.models import WhichModel, contact, with_its_model
 from loadtests.replay.play import Plan, Played, Recorder, play
 from loadtests.replay.probe import NoContact, reach
+from loadtests.replay.shard import beginning, shard_of
 from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic
 from loadtests.replay.unconnected import OwnLimit
@@ -164,6 +168,22 @@ def run_command(
         float,
         typer.Option(parser=seconds(0.0), metavar="S", help="Seconds to wait for answers after the last request."),
     ] = 60.0,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", show_default=False, help="Send the I-th of N parts; N alone: I is from JOB_COMPLETION_INDEX."
+        ),
+    ] = None,
+    begin_at: Annotated[
+        str | None, typer.Option(metavar="TIME", show_default=False, help="When shards begin: ISO, or since 1970.")
+    ] = None,
+    align: Annotated[
+        float | None,
+        typer.Option(parser=seconds(1.0), metavar="S", show_default=False, help="Begin at a multiple of S seconds."),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=256, help="Generators on this machine; their rows are merged.")
+    ] = 1,
     max_late: Annotated[
         float,
         typer.Option(
@@ -195,7 +215,13 @@ def run_command(
     it can open no more connections, and there is no report. 130: stopped by Ctrl-C, with a partial report.
     """
     errors = console(stderr=True)
+    if processes > 1:
+        together = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
+        raise typer.Exit(sent_together(processes, together, policy, allow_late=allow_late, as_json=as_json))
     try:
+        own, begin_at_s = shard_of(shard, os.environ), beginning(begin_at, align, time.time())
+        if own.count > 1 and closed_loop is not None:
+            raise ValueError("--shard is for open loops: give each generator its own --closed-loop")
         held = None if policy is None else load(policy)
         if prompts is not None:
             kinds = PromptOptions(prompts, api, stream, sample, shuffle, think)
@@ -231,6 +257,9 @@ def run_command(
         policy=None if policy is None else str(policy),
         unnamed_tier=unnamed_tier(workload, mix, held),
         own_words=prompts is not None,
+        shard=own.index + 1,
+        shards=own.count,
+        begin_at_s=begin_at_s,
     )
     plan = Plan(
         seed=seed,
@@ -243,6 +272,8 @@ def run_command(
         gives_up=not allow_late,
         recorded=history is History.RECORDED,
         keeps=keep_answers,
+        shard=own,
+        begin_at_s=begin_at_s,
     )
     folder = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
     check_writable(folder, "--out", folder=True)

@@ -200,6 +200,12 @@ class Rows:
 
 def read_rows(folder: Path) -> Rows:
     """All rows, sorted by the time at which they were due, then by number. Raises OSError or ValueError."""
+    records = read_records(folder)
+    return Rows(records, np.lexsort((records["number"], records["due_s"])))
+
+
+def read_records(folder: Path) -> npt.NDArray[np.void]:
+    """All rows in the order in which they were written. Raises OSError or ValueError."""
     file = folder / FILE
     try:
         # Mapped, since only columns are kept in memory. Pickles are not allowed, so no other format is read.
@@ -208,7 +214,7 @@ def read_rows(folder: Path) -> Rows:
         raise ValueError(f"{file}: is not a file of a load test, or not a complete one") from None
     if records.dtype != DTYPE:
         raise ValueError(f"{file}: was written by another version of the load tester")
-    return Rows(records, np.lexsort((records["number"], records["due_s"])))
+    return records
 
 
 def percentiles(values: npt.NDArray[np.floating], shares: Sequence[float]) -> list[float | None]:

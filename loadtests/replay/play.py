@@ -22,10 +22,13 @@ from loadtests.replay.clients import Clients
 from loadtests.replay.pace import Backlog, pace, rests_s
 from loadtests.replay.prompts import Prompts, Sizes
 from loadtests.replay.request import Outcome, Request
+from loadtests.replay.shard import Shard
 from loadtests.replay.target import Target, Writer
 from loadtests.replay.written import Written
 
 FILES = 65536
+FIRST_TURN = 1 << 31
+"""Number of the first later turn of a conversation: the other half of the numbers is that of arrivals."""
 TICK_S = 0.5
 SHOW_TICKS = 50
 WAITS_S = 0.01
@@ -83,6 +86,10 @@ class Plan:
     """Whether conversations go on with the recorded answers, instead of the model's own."""
     keeps: bool = False
     """Whether the text of every answer is kept."""
+    shard: Shard = field(default_factory=Shard)
+    """The part of the traffic that is sent here."""
+    begin_at_s: float | None = None
+    """Time of the beginning, in seconds since 1970; None: after `lead_s`."""
     lead_s: float = 0.2
     """Seconds between the end of the preparations and the beginning of the test."""
     warm_connections: int = 16
@@ -181,7 +188,8 @@ class Player:
         self._items = self._made(arrivals)
         self._counted = Again(plan.warmup_s)
         self._resting: dict[int, tuple[Request, asyncio.TimerHandle]] = {}
-        self._numbers = count()
+        self._numbers = count(FIRST_TURN + plan.shard.index, plan.shard.count)
+        """Numbers of later turns of conversations."""
         self._talks = 0
         """Conversations under way that have further turns."""
         self._thinking: dict[int, tuple[Written, asyncio.TimerHandle]] = {}
@@ -223,7 +231,8 @@ class Player:
         await self._clients.warm(self._plan.warm_connections)
         gc.freeze()  # existing objects stay until the end, so the collector need not read them
         cpu = time.process_time()
-        self._began = time.monotonic() + self._plan.lead_s
+        at_s = self._plan.begin_at_s
+        self._began = time.monotonic() + (self._plan.lead_s if at_s is None else at_s - time.time())
         self._begins(self._began)
         watching = asyncio.create_task(self._lag.run())
         stopping = asyncio.create_task(stop.wait())
@@ -264,13 +273,12 @@ class Player:
             self._exhausted.set()
 
     def _made(self, arrivals: Iterable[Arrival]) -> Iterator[_Item]:
-        for arrival in arrivals:
+        for number, arrival in self._plan.shard.part(arrivals):
             if self.played.gave_up:
                 return
-            yield self._item(arrival)
+            yield self._item(number, arrival)
 
-    def _item(self, arrival: Arrival) -> _Item:
-        number = next(self._numbers)
+    def _item(self, number: int, arrival: Arrival) -> _Item:
         talks = isinstance(arrival, Written) and bool(arrival.later) and not self._plan.recorded
         request = Request(number, arrival, keeps=self._plan.keeps or talks)
         return _Item(request, self._writer.request(number, arrival))
@@ -299,7 +307,7 @@ class Player:
     def _ask(self, after: int) -> None:
         turn, _ = self._thinking.pop(after)
         self.played.turns += 1
-        self._send_at(self._item(turn), self.clock())
+        self._send_at(self._item(next(self._numbers), turn), self.clock())
 
     def _send(self, item: _Item) -> None:
         now = self.clock()

@@ -79,7 +79,7 @@ def report(run: RunFile, rows: Rows, policy: Held | None) -> Report:
         "format": FORMAT,
         "version": VERSION,
         "about": _about(run),
-        "trusted": fell_behind(generator) is None and not run.played.gave_up,
+        "trusted": fell_behind(generator) is None and not run.played.gave_up and not about.condemned,
         "complete": not run.played.interrupted,
         "seconds": seconds,
         "generator": generator,
@@ -109,6 +109,8 @@ def _about(run: RunFile) -> Report:
         "unnamed_tier": about.unnamed_tier,
         "probed": about.probed,
         "length": about.length,
+        "shards": about.shards,
+        "condemned": about.condemned,
         "left_out": about.left_out,
         "own_words": about.own_words,
         "warmup_s": about.warmup_s,
@@ -194,7 +196,7 @@ def _tier(name: str, judged: Judged, run: RunFile, policy: Held | None) -> Repor
         "apart": apart(judged, run.reasons),
         "served_as": {
             run.tiers[number]: _count(rows["served_tier"] == number)
-            for number in np.unique(rows["served_tier"])
+            for number in sorted(np.unique(rows["served_tier"]), key=lambda number: run.tiers[number])
             if number
         },
         "newcomers": asdict(run.played.newcomers.get(name, Newcomers())),
@@ -274,7 +276,7 @@ def _sheds(rows: Rows, reasons: list[str]) -> Report:
             "after_p50_s": after_p50_s,
             "after_p95_s": after_p95_s,
         }
-    return dict(sorted(found.items(), key=lambda item: -int(item[1]["count"] or 0)))
+    return dict(sorted(found.items(), key=lambda item: (-int(item[1]["count"] or 0), item[0])))
 
 
 def _replicas(judged: Judged, run: RunFile) -> Report:
@@ -286,7 +288,7 @@ def _replicas(judged: Judged, run: RunFile) -> Report:
             own = rows[(rows["replica"] == number) & judged.finished]
             p50, p99 = percentiles(own["ttft_s"], (0.5, 0.99))
             found[run.replicas[number]] = {"finished": len(own), "ttft_p50_s": p50, "ttft_p99_s": p99}
-    return found
+    return dict(sorted(found.items()))
 
 
 def _prompts(rows: Rows) -> Report:

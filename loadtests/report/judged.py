@@ -132,7 +132,7 @@ def _ranked(found: dict[str, int], others: Rows, reasons: list[str]) -> dict[str
     for outcome, reason, count in _groups(others):
         name = _named(Outcome(outcome), reasons[reason])
         found[name] = found.get(name, 0) + count
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _groups(rows: Rows) -> list[tuple[int, int, int]]:

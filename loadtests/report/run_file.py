@@ -44,6 +44,13 @@ class About:
     """Whether the target reported how it counts prompts."""
     own_words: bool = False
     """Whether the bodies were the user's own, so that nothing is known of their tokens."""
+    shard: int = 1
+    """Number of the own shard, from 1; 0: all of them, merged."""
+    shards: int = 1
+    begin_at_s: float | None = None
+    """The wanted beginning, in seconds since 1970; None: as soon as possible."""
+    condemned: list[str] = field(default_factory=list)
+    """Why a merged test is not to be trusted."""
     left_out: list[str] = field(default_factory=list)
     """Fields of bodies that the target refused, so that requests went without them."""
 
@@ -72,7 +79,11 @@ def write_run(folder: Path, about: About, played: Played, columns: Columns) -> N
         for tier, found in columns.gaps.items()
     }
     names = columns.tiers.names, columns.reasons.names, columns.replicas.names
-    run = RunFile(about, played, *names, gaps, messages=columns.messages)
+    save_run(folder, RunFile(about, played, *names, gaps, messages=columns.messages))
+
+
+def save_run(folder: Path, run: RunFile) -> None:
+    """Write these facts to `run.json`."""
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2
     (folder / FILE).write_bytes(orjson.dumps(asdict(run), option=options))
 

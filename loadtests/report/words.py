@@ -76,7 +76,7 @@ def fell_behind(generator: Report) -> str | None:
 def warnings(report: Report) -> list[str]:
     """Warnings that a reader needs before the figures."""
     about, generator, prompts = report["about"], report["generator"], report["prompts"]
-    found = []
+    found = [f"Not to be trusted: {why}." for why in about.get("condemned", ())]
     if (behind := fell_behind(generator)) is not None:
         found.append(f"Not to be trusted: {behind}; {time(generator['max_late_s'])} were allowed.")
     elif about.get("gave_up"):

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -356,3 +357,23 @@ async def test_run_with_every_request_refused_has_its_own_exit_status(replica: E
     )
     assert status == 1, said
     assert re.search(r"Nothing counts: (\d+) of \1 requests are in no share: \1 invalid: 404", said)
+
+
+def test_processes_send_one_test_together(tmp_path: Path) -> None:
+    emulator = (sys.executable, "-m", "loadtests.emulator", "--port", "0", "--model", "default", "--time-scale", "50")
+    with subprocess.Popen(emulator, stdout=subprocess.PIPE, text=True) as replica:
+        assert replica.stdout is not None
+        url = replica.stdout.readline().split()[0]
+        command = (sys.executable, "-m", "loadtests", "run", "--target", url, "--rate", "40", "--duration", "2")
+        options = ("--workload", "prompt_tokens=20,output_tokens=3", "--processes", "2", "--allow-late", "--json")
+        done = subprocess.run(
+            [*command, *options, "--out", str(tmp_path / "out")], capture_output=True, text=True, check=False
+        )
+        replica.terminate()
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["about"]["shards"] == 2
+    halves = [json.loads((tmp_path / "out" / f"shard-{n}" / "report.json").read_text()) for n in (1, 2)]
+    assert [half["totals"]["offered"] for half in halves] != [0, 0]
+    assert report["totals"]["offered"] == sum(half["totals"]["offered"] for half in halves)
+    assert report["totals"]["finished"] == report["totals"]["offered"]

@@ -1,0 +1,64 @@
+"""Several generators on one machine, as shards of one test."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.cli.output import console, print_errors
+from gateway.policy import PolicyErrors, load
+from loadtests.commands.report import conclude, merged
+
+READY_S = 6.0
+"""Seconds until all generators have started, and made contact."""
+REPORTED = (0, 3, 130)
+"""Exit statuses of a generator that left rows."""
+ALONE = ("--processes", "--out")
+"""Options with a value that the generators do not get."""
+
+
+def sent_together(count: int, folder: Path, policy: Path | None, *, allow_late: bool, as_json: bool) -> int:
+    """Run this command line as `count` shards, and report on them together. Returns the exit status."""
+    errors = console(stderr=True)
+    options, begin_at = shared(sys.argv), f"{time.time() + READY_S:.3f}"
+    folders = [folder / f"shard-{number}" for number in range(1, count + 1)]
+    started = []
+    for number, own in enumerate(folders, 1):
+        command = [sys.executable, "-m", "loadtests", "run", *options]
+        parts = ("--shard", f"{number}/{count}", "--begin-at", begin_at, "--out", str(own))
+        quiet = subprocess.DEVNULL if number > 1 else None
+        started.append(subprocess.Popen([*command, *parts], stdout=subprocess.DEVNULL, stderr=quiet))
+
+    def pass_on(number: int, _: object) -> None:
+        for one in started:
+            one.send_signal(number)
+
+    for end in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(end, pass_on)
+    ended = [one.wait() for one in started]
+    if failed := [status for status in ended if status not in REPORTED]:
+        errors.print(f"{len(failed)} of {count} generators failed: the first says why above", style="red")
+        return failed[0]
+    try:
+        held = None if policy is None else load(policy)
+    except PolicyErrors as found:
+        print_errors(found.errors, errors)
+        return 2
+    conclude(merged(folders, folder), held, allow_late=allow_late, as_json=as_json)
+    return 130 if 130 in ended else 0
+
+
+def shared(arguments: Sequence[str]) -> list[str]:
+    """The options of `run` on this command line, without those of the test as a whole."""
+    rest, kept = list(arguments[arguments.index("run") + 1 :]), []
+    while rest:
+        word = rest.pop(0)
+        if word in ALONE:
+            del rest[:1]
+        elif word != "--json" and not word.startswith(tuple(f"{name}=" for name in ALONE)):
+            kept.append(word)
+    return kept
