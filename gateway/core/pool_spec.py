@@ -60,7 +60,7 @@ class Ejection:
     max_time_s: float = 300.0
     """Longest ejection."""
     max_share: float = 0.1
-    """Share of the pool that may be ejected for slowness. One replica always may, and two of eight or more."""
+    """Share of the pool that may be ejected for slowness. One replica always may be, two of eight or more."""
     panic_share: float = 0.5
     """If less than this share of the pool is healthy, slow replicas are used as well."""
     probe_s: float = 5.0

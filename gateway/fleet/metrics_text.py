@@ -167,7 +167,7 @@ def _sample(
 
 
 def _by_rank(names: _Names, page: Mapping[str, Lines]) -> list[dict[str, Lines]]:
-    """For each rank, in order, its series by metric. The ranks are those in the metric of running requests."""
+    """The series of each rank by metric, in order. The ranks are those in the metric of running requests."""
     ranks: dict[int, dict[str, Lines]] = {}
     for name, lines in page.items():
         for line in lines:

@@ -34,7 +34,7 @@ class _Page(msgspec.Struct):
 
 _DECODER = msgspec.json.Decoder(_Page)
 MAX_NAMES: Final = 4096
-"""Longest list that is read. The answer to GET /v1/models is made of all lists at once, some 3 us a name."""
+"""Longest list that is read. The answer to GET /v1/models is made of all lists at once. That takes some 3 us a name."""
 
 
 def names_of(cards: Iterable[ModelCard]) -> frozenset[str]:

@@ -30,7 +30,7 @@ class Readings:
         self.errors: dict[Reading, Failed] = {}
         """The last error of each reading that is failing now."""
         self._logged: dict[Reading, set[Failed]] = {}
-        """Errors that are in the log, of readings that have not succeeded since."""
+        """By reading that has not succeeded since: its errors that are in the log."""
         self._is_unreachable = False
         """Whether the log says that the server cannot be reached."""
         self.failures: Counter[tuple[Reading, ReadFault]] = Counter()

@@ -113,7 +113,7 @@ class LatencyModel:
         self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
 
     def typical_step_s(self, decodes: float, context: float, prefill: float) -> float:
-        """Seconds of a step under this load (model units). A load below all loads seen is replaced by their low end.
+        """Seconds of a step under this load (model units). A load below the usual range is raised to its lower end.
 
         Below the loads seen, the coefficients cannot be told apart. If all replicas are full, chance decides which
         coefficient explains the time. Then the step of a nearly idle replica could be predicted as 0.

@@ -45,7 +45,7 @@ class Decay:
 
 
 class Decayed(Decay):
-    """One such sum of amounts, or count of events."""
+    """A sum of amounts, or a count of events, that is forgotten by this clock."""
 
     __slots__ = ("sum",)
 

@@ -11,8 +11,8 @@ inequality still holds. It is also admitted if p <= allowed: admitting such requ
 refusing them does not. So under overload the queue stays as short as the tightest percentile needs.
 
 All waiting requests wait for the same replicas, so they are late together: one queue would use up all late answers that
-are still allowed. So for the highest percentile a request that would wait needs p <= allowed. A refusal after a wait
-counts there as late.
+are still allowed. So the highest percentile admits a request that would wait only if p <= allowed. It counts a
+refusal after a wait as late.
 
 p is the forecast probability times a margin. The margin is the only thing that is learned: with each answer,
 

@@ -13,7 +13,7 @@ MIN_FRACTION: Final = 0.05
 FOLLOW: Final = 0.2
 PREEMPTIONS_TAU_S: Final = 60.0
 MIN_SENT: Final = 0.01
-"""With a lower count of sent requests than this, the preemption ratio is 0. The count fades: that of one request falls
+"""Below this count of sent requests, the preemption ratio is 0. The count fades: that of one request falls
 to this in five minutes.
 """
 SPREAD: Final = 0.5

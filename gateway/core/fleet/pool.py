@@ -1,4 +1,4 @@
-"""A pool and its members: which replicas it has, what a reload changes, and how each comes back into use."""
+"""A pool and its members: its replicas, what a reload changes, and how a replica comes back into use."""
 
 from __future__ import annotations
 

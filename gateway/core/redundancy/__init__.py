@@ -1,1 +1,1 @@
-"""Second attempts at a request: hedges, retries and their budgets. Quarantine forbids a third to some requests."""
+"""Second attempts at a request: hedges, retries and their budgets. Quarantine forbids some requests a third attempt."""

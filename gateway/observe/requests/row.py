@@ -68,7 +68,7 @@ class RequestRow:
         self.model = request.model.name
         """The model that served, or would have served."""
         self.asked_model = request.fallback_of or request.split or request.asked_model
-        """The name that the client asked for, if it is another."""
+        """The model name that the client asked for, if it differs."""
         self.adapter = request.affinity.adapter
         self.stream = request.stream
         self.comeback = request.comeback

@@ -96,7 +96,7 @@ class AnswerJudge:
             replica.health.put_out(EjectionReason.FAILING, why, ejection, now)
 
     def _is_general(self, tenants: set[str], now: float) -> bool:
-        """Whether answers of these tenants are not those of one tenant among several."""
+        """Whether these tenants are several, or the only one of late: then the replica is to blame."""
         return len(tenants) > 1 or (self._tenant in tenants and self._other_at < now - ALONE_S)
 
     def doubts(self, request: Request) -> bool:

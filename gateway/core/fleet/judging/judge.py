@@ -1,8 +1,8 @@
 """The judge of one pool: compares its replicas, and ejects those that are slow, silent, odd or failing.
 
 A replica is dead or alive by itself (replica_health.py). Latencies, and failures that a request may have caused, are
-compared with the pool: where all are alike, or there is one, nobody is ejected. latency.py and answer_judge.py beside
-this file compare them; silence is judged here.
+compared within the pool: if all replicas are alike, or there is only one, nobody is ejected. latency.py and
+answer_judge.py beside this file compare them; silence is judged here.
 
 Latency. A score is the mean of log(measured / expected), one for TTFT and one for ITL. The expected latency is that of
 the pool's typical replica for the same request and load. The replica's own learned speed is left out, because it would
