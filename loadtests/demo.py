@@ -6,9 +6,12 @@ import asyncio
 import re
 import signal
 import sys
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -26,7 +29,7 @@ from gateway.policy.sections.hosts import is_loopback
 from gateway.sim.engine.profiles import PROFILES
 from loadtests import CHECKOUT
 from loadtests.children import Children
-from loadtests.demo_text import QUESTION, Served, show
+from loadtests.demo_text import OVERLOAD, QUESTION, Served, show
 from loadtests.first_request import NoAnswer, ask
 from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS
 from loadtests.ports import ADMIN_PORT, HOST, MAX, POLICY, PORT, gateway_ports, taken
@@ -145,8 +148,8 @@ def check_ports(plan: Plan) -> None:
 # ---- from start to end
 
 
-async def run(plan: Plan, out: Console) -> int:
-    """Run until a signal or an error. Returns the exit status."""
+async def run(plan: Plan, out: Console, overload_to: Path | None = None) -> int:
+    """Run until a signal or an error. Returns the exit status. `overload_to`: the folder for an overload's report."""
     stop = asyncio.Event()
     async with Children(lambda name, line: out.print(Text(f"{name:>8}  {line}", style="dim"))) as children:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -159,7 +162,11 @@ async def run(plan: Plan, out: Console) -> int:
         try:
             await _first(showing, stopping, children.died)
             if showing.done():
-                showing.result()
+                served = showing.result()
+                if overload_to is not None:
+                    loading = asyncio.create_task(_overload(served, plan, overload_to, out))
+                    await _first(loading, stopping, children.died)
+                    loading.cancel()
                 await _first(stopping, children.died)
             if not stop.is_set():
                 raise Trouble(children.died.result().how_it_ended)
@@ -177,7 +184,24 @@ async def _first(*events: asyncio.Future[Any]) -> None:
     await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _show_all(children: Children, plan: Plan, out: Console) -> None:
+async def _overload(served: Served, plan: Plan, folder: Path, out: Console) -> None:
+    """Overload the gateway for two minutes, and open the report."""
+    out.print(Text("\nOverloading it for two minutes, from half to twice of what it can serve:", style="bold"))
+    target = ("--target", served.api, "--policy", str(plan.policy_path), *OVERLOAD.split())
+    command = (sys.executable, "-m", "loadtests", "run", *target, "--allow-late", "--out", str(folder))
+    load = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+    try:
+        await load.wait()
+    finally:
+        if load.returncode is None:
+            load.terminate()
+            await load.wait()
+    report = folder / "report.html"
+    if load.returncode == 0 and not webbrowser.open(report.absolute().as_uri()):
+        out.print(f"Open {report} in a browser. Serving until Ctrl-C.")
+
+
+async def _show_all(children: Children, plan: Plan, out: Console) -> Served:
     check_ports(plan)
     with out.status("starting the replicas and the gateway"):
         try:
@@ -189,6 +213,7 @@ async def _show_all(children: Children, plan: Plan, out: Console) -> None:
         except httpx.HTTPError as error:
             raise Trouble(f"the admin port of the gateway cannot be reached: {error!r}") from None
     show(out, answer, served, plan.policy_path)
+    return served
 
 
 @contextmanager
@@ -219,11 +244,18 @@ def demo(
     free_ports: Annotated[
         bool, typer.Option("--free-ports", help="Take free ports, for the replicas too: the policy is then a copy.")
     ] = False,
+    overload: Annotated[
+        bool, typer.Option("--overload", help="Then overload it for two minutes, and open the report in a browser.")
+    ] = False,
 ) -> None:
     """Try it: four emulated replicas, the gateway in front of them, and one request. Serves until Ctrl-C."""
     out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    if overload and find_spec("numpy") is None:
+        out.print(Text("numpy is not installed, and --overload needs it: pip install 'tailgate[load]'", style="red"))
+        raise typer.Exit(1)
+    folder = Path("loadtest-results") / f"overload-{datetime.now():%Y%m%d-%H%M%S}" if overload else None
     with planned(port, admin_port, free_ports) as plan:
-        status = asyncio.run(run(plan, out))
+        status = asyncio.run(run(plan, out, folder))
     raise typer.Exit(status)
 
 

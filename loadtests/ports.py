@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=port_number, help=f"port of the API ({PORT})")
     add("--admin-port", type=port_number, help=f"port of metrics, state and console ({ADMIN_PORT})")
     add("--free-ports", action="store_true", help="take free ports, for the replicas too: the policy is then a copy")
+    add("--overload", action="store_true", help="then overload it for two minutes, and open the report")
     return parser
 
 
