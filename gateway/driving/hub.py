@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from typing import Final, cast
 
@@ -117,6 +118,8 @@ class RelayHub(RelayOwner):
         """The tenant of a request is beyond a limit: relays refuse by it with the head alone."""
         key = request.tenant, request.tier.name
         wait_s = exceeded.wait_s
+        if wait_s == math.inf:
+            return  # no request of this size ever fits; a smaller one may
         if exceeded.why is Reason.LIMIT_CONCURRENCY:
             self._at_limit.add(key)
             wait_s = _FOREVER_S

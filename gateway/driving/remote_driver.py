@@ -26,7 +26,7 @@ _NUMBER_BITS: Final = 40
 class RemoteAttempt:
     """An attempt of this relay, as it must be told to the next decider."""
 
-    __slots__ = ("committed", "first_at", "id", "replica", "result", "sent_at", "where")
+    __slots__ = ("committed", "first_at", "id", "is_paused", "replica", "result", "sent_at", "where")
 
     def __init__(self, attempt_id: int, replica: str) -> None:
         self.id = attempt_id
@@ -34,6 +34,8 @@ class RemoteAttempt:
         self.sent_at: float | None = None
         self.first_at: float | None = None
         self.committed = False
+        self.is_paused = False
+        """Whether its answer is not being read, because its client is too slow."""
         self.result: AttemptResult | None = None
         """How it ended; None while it is under way."""
         self.where = "", replica
@@ -47,13 +49,15 @@ class RemoteAttempt:
 class RemoteRequest:
     """A request of this relay that is not over."""
 
-    __slots__ = ("attempts", "exchange", "request")
+    __slots__ = ("attempts", "exchange", "left", "request")
 
     def __init__(self, request: Request, exchange: CommandHandler) -> None:
         self.request = request
         self.exchange = exchange
         self.attempts: dict[int, RemoteAttempt] = {}
         """Its attempts that the decider has not concluded, by id."""
+        self.left: Reason | None = None
+        """Why its client has left; None if it has not."""
 
 
 class RemoteDriver(Driver):
@@ -69,7 +73,8 @@ class RemoteDriver(Driver):
         """`number`: that of the relay, 1 or more. No other process of the gateway has it, or had it before."""
         super().__init__(count_bug, loop, clock)
         self._last_id = number << _NUMBER_BITS
-        self._channel: Channel | None = None
+        self.channel: Channel | None = None
+        """The channel to the decider; None while there is none."""
         self._requests: dict[int, RemoteRequest] = {}
         self._attempts: dict[int, RemoteAttempt] = {}
         """Attempts under way, by id."""
@@ -88,39 +93,41 @@ class RemoteDriver(Driver):
 
     def connect(self, channel: Channel, policy: Policy) -> None:
         """Use the channel to a decider with this policy. It is told the requests that are not over."""
-        self._channel = channel
+        self.channel = channel
+        self._limited.clear()  # this decider counts anew
         for held in list(self._requests.values()):
             request = held.request
             if request.tier.name not in policy.tiers or request.model.name not in policy.models:
                 del self._requests[request.id]  # this decider has another policy, and cannot know the request
                 held.exchange.abort()
                 continue
-            row = frames.request_row(request, policy.generation)
-            if not held.attempts:
-                channel.tell((frames.ARRIVE, self.clock(), row))
-                continue
-            running = frames.running_rows([each.running() for each in held.attempts.values()])
-            channel.tell((frames.ADOPT, self.clock(), row, running))
-            for each in held.attempts.values():
-                if each.result is not None:
-                    ended = frames.result_row(each.result)
-                    channel.tell((frames.FINISH, self.clock(), each.id, ended, *each.where))
+            self._tell_again(held, frames.request_row(request, policy.generation))
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a decider."""
-        return self._channel is not None
+    def _tell_again(self, held: RemoteRequest, row: Frame) -> None:
+        """Tell a decider that is new all about a request."""
+        if not held.attempts:
+            self.tell((frames.ARRIVE, self.clock(), row))
+        else:
+            running = frames.running_rows([each.running() for each in held.attempts.values()])
+            self.tell((frames.ADOPT, self.clock(), row, running))
+        for each in held.attempts.values():
+            if each.result is not None:
+                self.tell((frames.FINISH, self.clock(), each.id, frames.result_row(each.result), *each.where))
+            elif each.is_paused:
+                self.tell((frames.PAUSED, self.clock(), each.id))
+        if held.left is not None:
+            self.tell((frames.LEAVE, self.clock(), held.request.id, held.left.value))
 
     def disconnected(self) -> None:
         """The decider is gone."""
-        self._channel = None
+        self.channel = None
         for number in list(self._awaited):
             self.answered(number, None)
 
     def tell(self, frame: Frame) -> None:
         """Tell the decider something. Lost while there is none."""
-        if self._channel is not None:
-            self._channel.tell(frame)
+        if self.channel is not None:
+            self.channel.tell(frame)
 
     # ---- calls
 
@@ -155,10 +162,17 @@ class RemoteDriver(Driver):
 
     def paused(self, attempt: int) -> None:
         """The answer of an attempt is not being read, because its client is too slow."""
+        self._pause(attempt, True)
         self.tell((frames.PAUSED, self.clock(), attempt))
+
+    def _pause(self, attempt: int, is_paused: bool) -> None:
+        held = self._attempts.get(attempt)
+        if held is not None:
+            held.is_paused = is_paused
 
     def resumed(self, attempt: int) -> None:
         """The answer of an attempt is read again."""
+        self._pause(attempt, False)
         self.tell((frames.RESUMED, self.clock(), attempt))
 
     def finish(self, attempt: int, result: AttemptResult, pool: str, replica: str) -> None:
@@ -173,6 +187,9 @@ class RemoteDriver(Driver):
 
     def leave(self, request_id: int, why: Reason) -> None:
         """The client of a request has left."""
+        held = self._requests.get(request_id)
+        if held is not None:
+            held.left = why
         self.tell((frames.LEAVE, self.clock(), request_id, why.value))
 
     def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
@@ -207,7 +224,7 @@ class RemoteDriver(Driver):
 
     def alive(self) -> bool:
         """Whether any pool has a replica that gets requests."""
-        return self.is_alive and self._channel is not None
+        return self.is_alive and self.channel is not None
 
     def restarts(self, replica: str) -> int:
         """How often the engine of this replica was seen to restart; -1 if the policy has no such replica."""
@@ -220,7 +237,7 @@ class RemoteDriver(Driver):
 
     async def ask(self, subject: str, *args: object) -> object:
         """The decider's answer to a question; None if there is no decider."""
-        channel = self._channel
+        channel = self.channel
         if channel is None:
             return None
         self._asked += 1
@@ -239,12 +256,6 @@ class RemoteDriver(Driver):
     def under_way(self) -> int:
         """Number of requests that are not over."""
         return len(self._requests)
-
-    def leave_all(self) -> None:
-        """End every request that is not over."""
-        for held in list(self._requests.values()):
-            held.exchange.refuse(Reason.SHUTTING_DOWN, None, "")
-            self.leave(held.request.id, Reason.SHUTTING_DOWN)
 
     # ---- commands
 

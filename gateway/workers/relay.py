@@ -162,7 +162,7 @@ class Relay:
         api.upstreams.configure(policy.pools.values())
         api.configure(policy, callers_of(policy))
         channel = self._channel
-        if channel is not None and not self._driver.is_connected:
+        if channel is not None and self._driver.channel is None:
             self._driver.connect(channel, policy)
 
     def _begin(self, policy: Policy) -> ApiSide:
