@@ -36,7 +36,7 @@ def test_no_folder_has_too_many_files() -> None:
 
 
 LONG = {
-    "gateway/core/forecast/forecaster.py": 378,
+    "gateway/core/forecast/forecaster.py": 377,
     "gateway/driving/local_driver.py": 433,
 }
 """Files that are still too long. They may only get shorter, and no file is added."""

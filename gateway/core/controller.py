@@ -270,8 +270,8 @@ class Controller(Inspector):
         """
         commands = self._call.begin(now)
         for attempt in self._attempts.values():
-            if attempt.facts is not None and attempt.first_at is None:
-                attempt.facts.teach_nothing()
+            if attempt.prediction is not None and attempt.first_at is None:
+                attempt.prediction.teach_nothing()
         for pool in self.state.fleet:
             for replica in pool.replicas.values():
                 replica.health.silence.forgive(late_s, now)

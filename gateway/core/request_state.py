@@ -29,7 +29,6 @@ class Attempt:
 
     __slots__ = (
         "cancelled",
-        "facts",
         "first",
         "first_at",
         "has_begun",
@@ -41,6 +40,7 @@ class Attempt:
         "new_blocks",
         "opened_at",
         "predicted_tokens",
+        "prediction",
         "prompt_tokens",
         "replica",
         "sent_at",
@@ -67,7 +67,7 @@ class Attempt:
         """Blocks of the prompt that the attempt added to the replica's prefix index."""
         self.predicted_tokens = 0
         """How many of `indexed_tokens` were expected to be in the engine's cache."""
-        self.facts: AttemptPrediction | None = None
+        self.prediction: AttemptPrediction | None = None
         """The load of the replica at dispatch, and the predicted latencies. Only the forecaster sets this."""
         self.sent_at: float | None = None
         self.first_at: float | None = None
@@ -83,9 +83,9 @@ class Attempt:
         """The part of the prompt that the engine never read, by its end or by the estimate of the replica model."""
         if end is AttemptOutcome.COMPLETE or self.first_at is not None:
             return 0
-        if end in UNREAD or self.facts is None:
+        if end in UNREAD or self.prediction is None:
             return self.slot.unread_tokens if end in UNREAD else 0
-        return int(self.facts.engine.left_of(self.id, now))
+        return int(self.prediction.engine.left_of(self.id, now))
 
     def predicted_of(self, prompt_tokens: int) -> int:
         """`predicted_tokens`, scaled to the engine's own count of `prompt_tokens`."""

@@ -52,7 +52,7 @@ def late(story: Story, name: str = "a", at: str = "r1", **how: Any) -> Story:
 
 def expected(story: Story, ttft_s: float) -> Story:
     """Set the TTFT of the last attempt that is expected at a typical replica to `ttft_s`."""
-    facts = story.controller.state.attempts[max(story.controller.state.attempts)].facts
+    facts = story.controller.state.attempts[max(story.controller.state.attempts)].prediction
     assert facts is not None
     facts.expected_s = ttft_s
     return story
@@ -135,7 +135,7 @@ class TestLateFirstToken:
         answered.
         """
         story = expected(warmed(play(rules())).arrives("a").expect(dispatch("r1")), 0.5)
-        facts = story.controller.state.attempts[max(story.controller.state.attempts)].facts
+        facts = story.controller.state.attempts[max(story.controller.state.attempts)].prediction
         assert facts is not None
         facts.ttft_s = 8.0 * facts.expected_s
         story.sent("a").after(0.97).expect()
@@ -216,7 +216,7 @@ class TestHedgeDenied:
 
     def test_hedge_is_denied_once_half_of_the_shared_retry_budget_is_used_up(self) -> None:
         story = warmed(play(rules(Hedge(holdout=0.0, budget=0.9), retry=Retry(0.0))))
-        story.controller.state.extra.left = 3.0
+        story.controller.state.retry_budget.left = 3.0
         late(story).expect()
         assert denied(story) == {HedgeDenied.SHARED: 1}
 

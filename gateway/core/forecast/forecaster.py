@@ -169,35 +169,36 @@ class Forecaster(Learner):
             return
         costs = self._of(replica.pool).costs
         engine = self._engine(replica, now)
-        scores, choices = (replica.health.ttft, replica.health.itl), live.request.choices
+        scores, choices, bucket = (replica.health.ttft, replica.health.itl), live.request.choices, self._bucket(live)
         unread, others = attempt.slot.unread_tokens, replica.total_in_flight - 1
-        attempt.facts = facts = AttemptPrediction(engine, self._bucket(live), scores, choices, unread, others, now)
-        read_by = math.inf if live.visible else now + facts.ttft_s
+        attempt.prediction = prediction = AttemptPrediction(engine, bucket, scores, choices, unread, others, now)
+        read_by = math.inf if live.visible else now + prediction.ttft_s
         engine.begin(attempt.id, unread, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        attempt.slot.expect(choices, min(facts.bucket.mean, float(live.max_tokens)) * choices)
+        attempt.slot.expect(choices, min(prediction.bucket.mean, float(live.max_tokens)) * choices)
         if now > live.request.body_at:
-            costs.met(facts.backlog, facts.decodes, facts.context, facts.slot_s, replica.budget.drift)
+            backlog, decodes, context = prediction.backlog, prediction.decodes, prediction.context
+            costs.met(backlog, decodes, context, prediction.slot_s, replica.budget.drift)
 
     def first_token(self, attempt: Attempt, now: float) -> None:
         """Learn from the first token of a streamed answer."""
-        facts = attempt.facts
-        if facts is None:
+        prediction = attempt.prediction
+        if prediction is None:
             return
-        engine = facts.engine
+        engine = prediction.engine
         replica = attempt.replica
         learned = self._of(replica.pool)
         engine.read(attempt.id, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        facts.begin(now)
+        prediction.begin(now)
         seen_s = now - attempt.opened_at
         if seen_s <= 0.0:
             return
-        if attempt.live.visible and facts.counts:
-            facts.ttft.add(math.log(seen_s / facts.expected_s))
-        if not (facts.teaches and attempt.replica.health.is_typical):
+        if attempt.live.visible and prediction.counts:
+            prediction.ttft.add(math.log(seen_s / prediction.expected_s))
+        if not (prediction.teaches and attempt.replica.health.is_typical):
             return
-        error = facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
+        error = prediction.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
         learned.spread.add(DIRECT, error)
         learned.sampled(error)
         forecast = attempt.live.forecast
@@ -220,50 +221,49 @@ class Forecaster(Learner):
 
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
         """A stream has `tokens` so far. After enough steps, the replica's speed is learned from it."""
-        facts = attempt.facts
-        if facts is None or attempt.first_at is None:
+        prediction = attempt.prediction
+        if prediction is None or attempt.first_at is None:
             return
-        each = tokens // facts.choices
-        if facts.teaches:
-            facts.edges = facts.bucket.passes(each, facts.edges)
-        if each >= facts.expects_at:
-            facts.expects_at = int(EXPECT_EVERY * each) + 1
-            more = min(facts.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
-            attempt.slot.expect_more(more * facts.choices)
+        each = tokens // prediction.choices
+        if prediction.teaches:
+            prediction.edges = prediction.bucket.passes(each, prediction.edges)
+        if each >= prediction.expects_at:
+            prediction.expects_at = int(EXPECT_EVERY * each) + 1
+            more = min(prediction.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
+            attempt.slot.expect_more(more * prediction.choices)
         steps = each - 1
-        is_lesson = facts.teaches and steps >= facts.lesson_at and facts.engine.costs.has_single_steps
-        if not is_lesson and (facts.shown or steps < EARLY_STEPS):
+        is_lesson = prediction.teaches and steps >= prediction.lesson_at and prediction.engine.costs.has_single_steps
+        if not is_lesson and (prediction.shown or steps < EARLY_STEPS):
             return
-        replica, engine = attempt.replica, facts.engine
+        replica, engine = attempt.replica, prediction.engine
         costs = self._of(replica.pool).costs
         engine.advance(replica.in_flight, replica.held_tokens, now)
         if is_lesson and replica.health.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
-            facts.learn_speed(costs, steps, now)
+            prediction.learn_speed(costs, steps, now)
             replica.slowness = engine.slowness
-            facts.teach(costs, steps, now)
-        if steps >= EARLY_STEPS and not facts.shown and facts.counts:
-            facts.show(costs, steps, now)
+            prediction.teach(costs, steps, now)
+        if steps >= EARLY_STEPS and not prediction.shown and prediction.counts:
+            prediction.show(costs, steps, now)
 
     def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
         """Whether nearly all answers of the same route are shorter than `tokens`."""
-        return attempt.facts is not None and attempt.facts.bucket.is_long(tokens)
+        return attempt.prediction is not None and attempt.prediction.bucket.is_long(tokens)
 
     def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
         """An attempt ended."""
-        facts = attempt.facts
-        if facts is None:
+        prediction = attempt.prediction
+        if prediction is None:
             return
-        attempt.facts = None
-        engine = facts.engine
+        attempt.prediction = None
+        engine = prediction.engine
         replica = attempt.replica
-        learned = self._of(replica.pool)
+        learned, took_s = self._of(replica.pool), now - attempt.opened_at
         engine.advance(replica.in_flight, replica.held_tokens, now)
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
-            waited_s = now - attempt.opened_at
             is_told = attempt.first_at is None and attempt.live.visible and finish.end not in UNREAD
-            if is_told and facts.counts and waited_s > facts.expected_s:
-                facts.ttft.add_overdue(math.log(waited_s / facts.expected_s))
+            if is_told and prediction.counts and took_s > prediction.expected_s:
+                prediction.ttft.add_overdue(math.log(took_s / prediction.expected_s))
             return
         engine.read(attempt.id, now)
         live = attempt.live
@@ -271,40 +271,39 @@ class Forecaster(Learner):
         each = tokens // live.request.choices
         if each < 1:
             # An answer without tokens gives no time per token. An embedding or score still gives a time to first token.
-            if not finish.empty and not live.visible and facts.counts and now > attempt.opened_at:
-                facts.ttft.add(math.log((now - attempt.opened_at) / facts.expected_s))
-                learned.sampled(facts.learn_ttft(learned.costs, attempt.slot.unread_tokens, now - attempt.opened_at))
+            if not finish.empty and not live.visible and prediction.counts and now > attempt.opened_at:
+                prediction.ttft.add(math.log(took_s / prediction.expected_s))
+                learned.sampled(prediction.learn_ttft(learned.costs, attempt.slot.unread_tokens, took_s))
             return
         costs = learned.costs
-        took_s = now - attempt.opened_at
         costs.stay_s += 0.02 * (took_s - costs.stay_s) if costs.stay_s else took_s
         if attempt.first_at is not None:
             decode_s = now - attempt.first_at
             costs.decode_s += 0.02 * (decode_s - costs.decode_s) if costs.decode_s else decode_s
         steps = each - 1 if attempt.first_at is not None else each
-        if facts.teaches and each < live.max_tokens:
-            facts.bucket.add(each, facts.edges)
-        elif facts.teaches:
-            facts.bucket.passes(each, facts.edges)
-        facts.teaches = facts.teaches and replica.health.is_typical
+        if prediction.teaches and each < live.max_tokens:
+            prediction.bucket.add(each, prediction.edges)
+        elif prediction.teaches:
+            prediction.bucket.passes(each, prediction.edges)
+        prediction.teaches = prediction.teaches and replica.health.is_typical
         if finish.tokens_seen > 0:
             is_merged = tokens > MERGED * finish.tokens_seen
             costs.merged += 0.1 * ((1.0 if is_merged else 0.0) - costs.merged)
             if is_merged:
-                facts.begin_anew()
+                prediction.begin_anew()
         if finish.empty:
             # a broken replica that answers at once with nothing must not seem fast, so its times are not learned
             return
-        if steps >= 1 and facts.counts and engine.pace.due(now):
-            facts.learn_step(costs, steps, now)
+        if steps >= 1 and prediction.counts and engine.pace.due(now):
+            prediction.learn_step(costs, steps, now)
             replica.slowness = engine.slowness
-            if facts.teaches:
-                facts.teach(costs, steps, now)
-        if not facts.teaches:
+            if prediction.teaches:
+                prediction.teach(costs, steps, now)
+        if not prediction.teaches:
             return
         forecast = live.forecast
         if not live.visible and forecast is not None and took_s > 0.0:
-            expected_s = facts.ttft_s + forecast.tpot_s * (each - 1)
+            expected_s = prediction.ttft_s + forecast.tpot_s * (each - 1)
             learned.sampled(math.log(took_s / max(expected_s, 1e-6)))
         if live.was_overfilled:
             return
@@ -342,7 +341,7 @@ class Forecaster(Learner):
         return self.trust(pool.spec.name) is Trust.TRUSTED
 
     def view(self, now: float) -> ForecastView:
-        """A copy of the learned facts."""
+        """A copy of the learned prediction."""
         return ForecastView(
             pools=tuple(
                 PoolLearnedView(

@@ -23,9 +23,7 @@ from operator import attrgetter
 from types import NoneType
 from typing import Final
 
-from gateway.core import commands, pool_spec, results, sample, slo
-from gateway.core import policy as rules
-from gateway.core import request as model
+from gateway.core import commands, policy, pool_spec, request, results, sample, slo
 
 Code = Callable[[object], object]
 
@@ -36,7 +34,7 @@ NO_NUMBERS: Final = ("inf", "-inf", "nan")
 
 _TYPES = [
     value
-    for module in (rules, pool_spec, slo, model, results, sample, commands)
+    for module in (policy, pool_spec, slo, request, results, sample, commands)
     for value in vars(module).values()
     if isinstance(value, type)
 ]

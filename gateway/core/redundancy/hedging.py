@@ -161,11 +161,11 @@ class Hedges(Learner):
     """The hedge timers of all requests, the quantiles to which they are set, and the budgets."""
 
     def __init__(
-        self, policy: Policy, outlook: Outlook, quarantine: Quarantine, extra: RetryBudget, random: Random
+        self, policy: Policy, outlook: Outlook, quarantine: Quarantine, retry_budget: RetryBudget, random: Random
     ) -> None:
         self._outlook = outlook
         self._quarantine = quarantine
-        self._extra = extra
+        self._retry_budget = retry_budget
         self._random = random
         self._pools: dict[str, PoolHedges] = {}
         self._tiers: dict[str, TierHedges] = {}
@@ -203,7 +203,7 @@ class Hedges(Learner):
         pool = self.of_pool(attempt.replica.pool)
         late_s = pool.first_tokens.quantile(bucket_of(attempt.slot.unread_tokens), hedge.quantile, now)
         if late_s is not None:
-            expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
+            expected_s = 0.0 if attempt.prediction is None else attempt.prediction.expected_s
             self.timers.set(live.request.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
@@ -302,7 +302,7 @@ class Hedges(Learner):
             forecast = self._outlook.forecast(offer_of(live).capped(live.max_tokens), replica, now)
             if forecast.breach > MAX_BREACH:
                 return HedgeDenied.BREACH
-        return replica if self._extra.hedge() else HedgeDenied.SHARED
+        return replica if self._retry_budget.hedge() else HedgeDenied.SHARED
 
     # ---- reading
 

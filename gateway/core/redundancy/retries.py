@@ -72,9 +72,9 @@ def is_retried(end: AttemptOutcome, status: int | None) -> bool:
 class Retries:
     """Finds the replica for a retry. A request is retried at most once, within the budget."""
 
-    def __init__(self, fleet: Fleet, extra: RetryBudget, random: Random) -> None:
+    def __init__(self, fleet: Fleet, budget: RetryBudget, random: Random) -> None:
         self._fleet = fleet
-        self._extra = extra
+        self._budget = budget
         self._random = random
 
     def elsewhere(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> Replica | None:
@@ -90,7 +90,7 @@ class Retries:
             replica = self._other_pool(live, failed)
         return (
             replica
-            if replica is not None and self._extra.retry(live.request.tier, failed.sent_at is not None)
+            if replica is not None and self._budget.retry(live.request.tier, failed.sent_at is not None)
             else None
         )
 
@@ -101,7 +101,7 @@ class Retries:
         replica = failed.replica
         if live.attempts > 1 or replica.drained or replica.health.state is not ReplicaState.UP:
             return False
-        return self._extra.retry(live.request.tier, failed.sent_at is not None)
+        return self._budget.retry(live.request.tier, failed.sent_at is not None)
 
     def may_be_made(self, live: RequestState, replica: Replica, others: int) -> bool:
         """Whether the request at `replica` could be retried in its pool if `others` more requests were retried as
@@ -112,7 +112,7 @@ class Retries:
             live.attempts == 1
             and not replica.pool.is_pinned(live.request)
             and tier.retry.budget > 0.0
-            and self._extra.left >= others + 1.0
+            and self._budget.left >= others + 1.0
             and bool(replica.pool.candidates(live.request))
         )
 

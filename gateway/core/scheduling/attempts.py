@@ -33,7 +33,7 @@ class AttemptLifecycle:
         self._fleet = state.fleet
         self._forecaster = state.forecaster
         self._accounting = state.accounting
-        self._extra = state.extra
+        self._retry_budget = state.retry_budget
         self._learners = state.learners
         self._last_attempt = 0
 
@@ -53,8 +53,8 @@ class AttemptLifecycle:
         """Take a slot of `replica` for an attempt that another controller opened."""
         now = self._call.now
         attempt = self._open(live, replica, bool(live.open), running.attempt)
-        if attempt.facts is not None:
-            attempt.facts.teach_nothing()
+        if attempt.prediction is not None:
+            attempt.prediction.teach_nothing()
         attempt.sent_at, attempt.first_at = running.sent_at, running.first_at
         live.reached = live.reached or running.sent_at is not None
         if running.first_at is not None or running.committed:
@@ -102,12 +102,12 @@ class AttemptLifecycle:
             live.max_tokens = min(live.max_tokens, max(1, context - offer_of(live).prompt_likely))
         for learner in self._learners:
             learner.opened(attempt, now)
-        slot.prediction = attempt.facts
+        slot.prediction = attempt.prediction
         self._life.arm(live)
-        if not live.visible and not replica.is_free and attempt.facts is not None:
+        if not live.visible and not replica.is_free and attempt.prediction is not None:
             # No first token will be seen. So a timer serves the queue at the time when this prompt is expected to be
             # read.
-            self._timers.advance(live.request.id, now + attempt.facts.ttft_s)
+            self._timers.advance(live.request.id, now + attempt.prediction.ttft_s)
         return attempt
 
     def _dispatched(self, live: RequestState, pool: Pool) -> None:
@@ -116,7 +116,7 @@ class AttemptLifecycle:
         self._accounting.dispatched(live, now)
         live.booked_tokens = live.prompt_tokens + live.expected_output
         pool.queue.served(live.request.tier, live.booked_tokens)
-        self._extra.deposit(live.request.tier)
+        self._retry_budget.deposit(live.request.tier)
 
     def first_token(self, attempt: Attempt) -> None:
         """Record the first token of an attempt. Its answer is committed, unless the answer of another attempt is

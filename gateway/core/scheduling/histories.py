@@ -9,14 +9,14 @@ from gateway.core.results import AttemptResult
 
 def attempt_history(attempt: Attempt, finish: AttemptResult, now: float) -> AttemptHistory:
     """The history of an attempt that ends now."""
-    spec, facts = attempt.replica.spec, attempt.facts
+    spec, prediction = attempt.replica.spec, attempt.prediction
     told = AttemptHistory(
         attempt.replica.pool.spec.name, spec.name, attempt.hedge, finish.end.value, attempt.opened_at, now
     )
     told.id = attempt.id
     told.sent_at, told.first_at = attempt.sent_at, attempt.first_at
-    if facts is not None:
-        told.expected_ttft_s = facts.ttft_s
+    if prediction is not None:
+        told.expected_ttft_s = prediction.ttft_s
     told.status = finish.status
     told.prompt_tokens = finish.prompt_tokens
     told.output_tokens = finish.output_tokens

@@ -149,6 +149,6 @@ class ReplicaChanges:
         """Whether an attempt at a silent replica was sent before the ejection, and its first token is far too late."""
         if attempt.first_at is not None or attempt.cancelled or attempt.slot.paused:
             return False
-        expected_s = 0.0 if attempt.facts is None else attempt.facts.expected_s
+        expected_s = 0.0 if attempt.prediction is None else attempt.prediction.expected_s
         is_late = self._call.now - attempt.opened_at > LATE_FACTOR * expected_s
         return is_late and attempt.opened_at < attempt.replica.health.out_at

@@ -60,9 +60,9 @@ class State:
         self.accounting = Accounting(self.prompts, self.forecaster, self.admission.promises)
         self.places = Placement(self.fleet, self.prompts)
         self.retry_after = RetryAfter(self.forecaster, random)
-        self.extra = RetryBudget()
-        self.retries = Retries(self.fleet, self.extra, random)
-        self.hedges = Hedges(policy, self.admission.outlook, self.quarantine, self.extra, random)
+        self.retry_budget = RetryBudget()
+        self.retries = Retries(self.fleet, self.retry_budget, random)
+        self.hedges = Hedges(policy, self.admission.outlook, self.quarantine, self.retry_budget, random)
         # The order matters when an attempt closes: no other learner reads the facts of hedging, so it comes last.
         self.learners: tuple[Learner, ...] = (self.forecaster, self.hedges)
 
