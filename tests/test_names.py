@@ -51,8 +51,8 @@ def test_no_file_of_the_gateway_has_too_many_lines() -> None:
 # They may fall. The commit that raises one names the user who asked for it.
 MAX_CORE_LINES = 16_000
 MAX_CORE_NUMBERS = 350
-MAX_POLICY_FIELDS = 171
-MAX_METRICS = 87
+MAX_POLICY_FIELDS = 168
+MAX_METRICS = 88
 
 
 def test_core_has_no_more_lines_and_numbers_than_before() -> None:

@@ -13,7 +13,7 @@ from gateway.core.policy import Model, Tier
 from gateway.observe.build_info import kind
 from gateway.observe.headline import headlines
 from gateway.observe.metrics.arms import ArmFacts
-from gateway.observe.metrics.facts import Attainment, RefusalFamily, TierFacts
+from gateway.observe.metrics.facts import STAGES, Attainment, RefusalFamily, TierFacts
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import SPAN_S, Quantiles
@@ -98,6 +98,7 @@ def _tier(metrics: Metrics, tier: Tier, now: float) -> dict[str, object]:
             "e2e": _quantiles([facts.e2e], now),
             "queue": _quantiles([facts.queue], now),
         },
+        "stages": _stages(facts.recent_stages.read(now)),
         "refusals": {
             **{family.value: _quantiles([told], now) for family, told in facts.refusals.items()},
             "all-but-failures": _quantiles([facts.refusals[family] for family in TOLD], now),
@@ -142,6 +143,12 @@ def _arm_counts(counts: Sequence[float]) -> dict[str, object]:
 def _counts(counts: Sequence[float]) -> dict[str, object]:
     good, finished, offered = counts[TierFacts.GOOD], counts[TierFacts.FINISHED], counts[TierFacts.OFFERED]
     return {"offered": offered, "finished": finished, "good": good, "goodput": good / offered if offered else None}
+
+
+def _stages(seconds: Sequence[float]) -> dict[str, float | None]:
+    """The share (0-1) of each stage in the time of streamed requests; None without any."""
+    total = sum(seconds)
+    return {stage: part / total if total else None for stage, part in zip(STAGES, seconds, strict=True)}
 
 
 def _admissions(counts: Sequence[float]) -> dict[str, object]:

@@ -113,6 +113,7 @@ def test_counters_of_ended_requests_equal_a_recount_of_their_records(past: list[
             if applies(r, metric):
                 expected["tailgate_slo_total", labels] += 1
                 expected["tailgate_slo_good_total", labels] += meets(r, metric, objective.threshold_s)
+    found = {key: value for key, value in found.items() if "_stage_" not in key[0]}
     totals = {key: value for key, value in found.items() if key[0].endswith("_total") and value}
     assert totals == {key: value for key, value in expected.items() if value}
 
@@ -149,8 +150,19 @@ def test_histograms_agree_with_a_recount(past: list[Record]) -> None:
             for bucket in (*map(str, REFUSAL_EDGES), "+Inf"):
                 within = r.e2e_s <= float(bucket)
                 expected["tailgate_refusal_seconds_bucket", (family, bucket, r.request.tier.name)] += within
+    found = {key: value for key, value in found.items() if "_stage_" not in key[0]}
     seconds = {key: value for key, value in found.items() if "_seconds_" in key[0] and "slo" not in key[0] and value}
     assert seconds == pytest.approx({key: value for key, value in expected.items() if value})
+
+
+def test_time_of_a_streamed_request_is_split_by_stage_and_a_refused_one_adds_none() -> None:
+    metrics = Metrics(POLICY)
+    for record in (OK, REFUSED):
+        metrics.ended(record)
+    found = samples(metrics)
+    stages = {"receive": 0.1, "queue": 0.002, "first-token": 0.198, "rest": 2.8}
+    for stage, seconds in stages.items():
+        assert found["tailgate_stage_seconds_total", (stage, "premium")] == pytest.approx(seconds), stage
 
 
 def test_a_refused_streamed_request_misses_every_objective() -> None:

@@ -107,12 +107,27 @@ def _why(one: Document) -> str:
         return f"{row.status}: {one['detail'] or row.message}{retry}"
     if one["missed"]:
         late = [
-            f"{label} {_time(one[f'{name}_s'])}, more than {_time(one['bounds'][f'{name}_s'])}"
+            f"{label} {_time(one[f'{name}_s'])}, more than {_time(one['bounds'][f'{name}_s'])}{_mostly(one, name)}"
             for name, label in NAMES
             if name in one["missed"]
         ]
         return f"answered, but late: {'; '.join(late)}"
     return "answered within every objective" if one["good"] else "answered, but cut shorter than the client asked for"
+
+
+def _mostly(one: Document, name: str) -> str:
+    """The stage that took most of a latency."""
+    queue_s, ttft_s, e2e_s = one["queue_s"], one["ttft_s"], one["e2e_s"]
+    if name == "tpot":
+        return ""
+    stages = {"waiting in the gateway": queue_s}
+    if ttft_s is None:
+        stages["at the replica"] = e2e_s - queue_s
+    else:
+        stages["at the replica before the first token"] = ttft_s - queue_s
+        stages["the answer after its first token"] = e2e_s - ttft_s if name == "e2e" else 0.0
+    longest = max(stages, key=stages.__getitem__)
+    return f", mostly {longest} ({_time(stages[longest])})"
 
 
 def _decision(decision: Document) -> str:

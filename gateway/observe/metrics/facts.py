@@ -178,6 +178,12 @@ class Streak:
         return None if now - self.latest_at > GAP_S else now - self.began_at
 
 
+STAGES: Final = ("receive", "queue", "first-token", "rest")
+"""The stages of a streamed request. In `receive` its body comes, in `queue` it waits in the gateway. `first-token` is
+the replica's own queue and its work on the prompt, `rest` the answer after its first token.
+"""
+
+
 class TierFacts:
     """Counters of one tier, since the start and over the last minute."""
 
@@ -196,9 +202,11 @@ class TierFacts:
         "queue",
         "recent",
         "recent_admissions",
+        "recent_stages",
         "refusals",
         "refusing",
         "slo",
+        "stages",
         "tier",
         "tpot",
         "ttft",
@@ -212,6 +220,9 @@ class TierFacts:
         self.admissions: list[float] = [0, 0, 0, 0]
         """Numbers of offered requests, in the order of `ADMISSIONS`."""
         self.recent_admissions = Sliding(self.admissions)
+        self.stages: list[float] = [0.0, 0.0, 0.0, 0.0]
+        """Seconds of streamed requests that had a first token, in the order of `STAGES`."""
+        self.recent_stages = Sliding(self.stages)
         self.waits: dict[Reason | None, int] = {}
         """Number of requests that waited, by the reason why they were not sent. The key None counts requests that were
         sent.
@@ -268,7 +279,15 @@ class TierFacts:
 
     def roll(self, now: float) -> None:
         """Advance the sliding window to `now`."""
-        for sliding in (self.recent, self.recent_admissions, self.ttft, self.tpot, self.e2e, self.queue):
+        for sliding in (
+            self.recent,
+            self.recent_admissions,
+            self.recent_stages,
+            self.ttft,
+            self.tpot,
+            self.e2e,
+            self.queue,
+        ):
             sliding.roll(now)
         for told in self.refusals.values():
             told.roll(now)

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.observe.metrics.arms import ArmFacts
-from gateway.observe.metrics.facts import ADMISSIONS, REFUSAL_EDGES, Attainment, LatencyCell, TierFacts
+from gateway.observe.metrics.facts import ADMISSIONS, REFUSAL_EDGES, STAGES, Attainment, LatencyCell, TierFacts
 from gateway.observe.metrics.metrics import Metrics, early_outcome
 
 Row = tuple[tuple[str, ...], float]
@@ -177,6 +177,17 @@ def _goodput(metrics: Metrics) -> Iterator[Metric]:
     ):
         rows = (((tier,), facts.counts[index]) for tier, facts in metrics.tiers.items())
         yield counter(name, text, ("tier",), rows)
+    yield counter(
+        "tailgate_stage_seconds",
+        "Time of streamed requests with a first token, by the stage in which it was spent.",
+        ("tier", "stage"),
+        (
+            ((tier, stage), seconds)
+            for tier, facts in metrics.tiers.items()
+            for stage, seconds in zip(STAGES, facts.stages, strict=True)
+        ),
+        "seconds",
+    )
     yield gauge(
         "tailgate_tier_weight",
         "What one good request of the tier is worth.",
@@ -286,8 +297,8 @@ def gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[Row], unit
     return family
 
 
-def counter(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=labels)
+def counter(name: str, text: str, labels: Sequence[str], rows: Iterable[Row], unit: str = "") -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels, unit=unit)
     for values, value in rows:
         family.add_metric(values, value)
     return family

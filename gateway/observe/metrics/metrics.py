@@ -141,6 +141,11 @@ class Metrics:
         if record.ttft_s is not None:
             cell.ttft.add(record.ttft_s)
             facts.ttft.histogram.add(record.ttft_s)
+            stages = facts.stages
+            stages[0] += request.body_at - request.head_at
+            stages[1] += record.queue_s
+            stages[2] += record.ttft_s - record.queue_s
+            stages[3] += record.e2e_s - record.ttft_s
         if record.tpot_s is not None:
             cell.tpot.add(record.tpot_s)
             facts.tpot.histogram.add(record.tpot_s)
