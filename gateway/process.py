@@ -19,6 +19,7 @@ import uvloop
 from gateway.app import Gateway
 from gateway.core.policy import Policy
 from gateway.listener import ListenError
+from gateway.notify import notify
 from gateway.observe import build_info
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
@@ -136,7 +137,9 @@ async def _supervise(settings: Settings, policy: Policy, policy_path: Path | Non
             supervisor.url,
             supervisor.admin_url,
         )
+        notify("READY=1")
         await stopping
+        notify("STOPPING=1")
     except CannotBeginError as failed:
         print(failed, file=sys.stderr)
         return failed.status
@@ -160,8 +163,10 @@ async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> 
             gateway.url,
             gateway.admin_url,
         )
+        notify("READY=1")
         ends = [asyncio.create_task(event.wait()) for event in (gateway.stop, gateway.broken)]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        notify("STOPPING=1")
         for end in ends:
             end.cancel()
         loop.add_signal_handler(signal.SIGHUP, log.info, "not reloaded: the process is going down")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,8 +27,9 @@ KEYS = {"key-of-acme-0000": "acme"}
 
 
 @asynccontextmanager
-async def two_relays(folder: Path, policy: str, journal: str = "") -> AsyncIterator[Serving]:
-    async with serving(folder, policy, TAILGATE_WORKERS="2", TAILGATE_JOURNAL=journal) as served:
+async def two_relays(folder: Path, policy: str, journal: str = "", notify: str = "") -> AsyncIterator[Serving]:
+    environment = {"TAILGATE_WORKERS": "2", "TAILGATE_JOURNAL": journal, "NOTIFY_SOCKET": notify}
+    async with serving(folder, policy, **environment) as served:  # type: ignore[arg-type]
         try:
             yield served
         except BaseException as error:
@@ -242,3 +244,19 @@ async def test_decider_that_cannot_begin_ends_the_gateway_with_its_message(tmp_p
     with pytest.raises(AssertionError, match=r"cannot be written|No such file"):
         async with two_relays(tmp_path, rules(capture.url), journal=str(tmp_path / "no" / "folder")):
             pass
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_systemd_hears_when_the_gateway_serves_and_stops(tmp_path: Path, capture: Capture, workers: int) -> None:
+    place = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(place)
+        manager.setblocking(False)
+        environment = {"TAILGATE_WORKERS": str(workers), "NOTIFY_SOCKET": place}
+        async with serving(tmp_path, rules(capture.url), **environment) as served:  # type: ignore[arg-type]
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(60):
+                assert await loop.sock_recv(manager, 100) == b"READY=1"
+                served.signal(signal.SIGTERM)
+                assert await loop.sock_recv(manager, 100) == b"STOPPING=1"
+            assert await served.exit_code() == 0
