@@ -12,7 +12,7 @@ LIGHT_STAMP := $(NODE)/node_modules/.light
 # For two cores: tests of processes wait for each other.
 WORKERS := 3
 
-.PHONY: help setup dev run free-ports scenario test test-long lint bench wheel release test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
+.PHONY: help setup dev run free-ports scenario test test-long lint bench wheel release site test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ wheel: $(STAMP)  ## A wheel in dist/, compiled (needs a C compiler)
 
 release: $(DEV_STAMP)  ## Changelog, sdist, wheels and SBOM in dist/, tried in an empty environment: make release VERSION=1.2.3
 	@$(BIN)/python -m deploy.release $(VERSION)
+
+site: $(DEV_STAMP)  ## The documents as a site in build/site, with llms.txt
+	@$(BIN)/mkdocs build --strict --quiet
 
 test-interpreted: $(DEV_STAMP)  ## The tests that only the code as it is written can pass
 	@TAILGATE_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m interpreted
