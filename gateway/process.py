@@ -24,6 +24,7 @@ from gateway.observe import build_info
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
 from gateway.observe.requests.access_log import AccessLogError
+from gateway.observe.traces.trouble import TracesError
 from gateway.observe.usage.database import UsageError
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
@@ -101,7 +102,7 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
             return CANNOT_LISTEN
     except PolicyErrors as errors:
         problem = str(errors)
-    except (JournalError, AccessLogError, UsageError) as error:
+    except (JournalError, AccessLogError, UsageError, TracesError) as error:
         problem = str(error)
     except ListenError as error:
         print(f"{error}: give another by {_option('admin_uds')}", file=sys.stderr)

@@ -130,6 +130,13 @@ class Settings(BaseSettings):
         default=8, ge=1, le=1000, description="Files of the access log that are kept: FILE, FILE.1 (the one before) ..."
     )
 
+    traces: float | None = Field(
+        default=None,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Export traces by OTLP: this share (0-1) of good requests, and all others (docs/guides/traces.md).",
+    )
     usage: Path | None = Field(
         default=None,
         description="Keep who used what in this SQLite file, for `tailgate usage` (docs/guides/usage.md).",

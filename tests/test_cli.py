@@ -369,6 +369,7 @@ class TestServe:
             "--access-log-file-bytes": "9999999",
             "--access-log-files": "3",
             "--usage": "/var/usage.db",
+            "--traces": "0.5",
             "--workers": "2",
             "--ssl-certfile": str(pem),
             "--ssl-keyfile": str(pem),

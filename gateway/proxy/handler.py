@@ -265,6 +265,7 @@ class RequestHandler:
             truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",
             origin=Origin(head.request_id, caller.key, trace_parent(head).decode()),
         )
+        head.trace_ratio = self.services.trace_ratio
         exchange = Exchange(self.services, client, dialect, head, parsed, request)
         parsed.let_go()
         return exchange

@@ -69,5 +69,7 @@ class ExchangeServices:
         self.mirror = mirror
         self.responses = StoredResponses(driver.restarts)
         self.pictures = PictureTokens()
+        self.trace_ratio = -1.0
+        """Share (0-1) of the requests that are traced; below 0 if the gateway makes no traces."""
         self.keep_alives = KeepAlives()
         """Silent streams that get comments."""

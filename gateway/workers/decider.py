@@ -13,6 +13,7 @@ from gateway.driving.relay_link import FrameClock
 from gateway.listener import ListenError
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.requests.access_log import AccessLogError
+from gateway.observe.traces.trouble import TracesError
 from gateway.observe.usage.database import UsageError
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.load import load
@@ -28,7 +29,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     try:
         policy = policy_from_bytes(setup.policy) if setup.policy_path is None else load(setup.policy_path)
         gateway = Gateway(setup.settings, policy, setup.policy_path, relays=FrameClock(time.monotonic))
-    except (PolicyErrors, JournalError, AccessLogError, UsageError) as error:
+    except (PolicyErrors, JournalError, AccessLogError, UsageError, TracesError) as error:
         control.say(Say.FAILED, f"1 {error}".encode())
         return 1
     hub = gateway.hub

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING
 
 from gateway.observe.requests.access_log import AccessLog
 from gateway.observe.requests.ring import Found, RequestRing
+from gateway.observe.traces.trouble import TracesError
 from gateway.observe.usage.ledger import UsageLedger
 from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.observe.traces.exporter import TraceExporter
+
+
+def trace_exporter(ratio: float, wall_s: Callable[[], float]) -> TraceExporter:
+    """The exporter of traces, by the variables of OpenTelemetry. Raises TracesError."""
+    try:
+        from gateway.observe.traces.exporter import TraceExporter
+    except ModuleNotFoundError as error:
+        raise TracesError(f"--traces needs {error.name}: pip install 'tailgate[otel]'") from None
+    return TraceExporter(ratio, wall_s, os.environ)
 
 
 class RequestRecords:
@@ -16,7 +31,7 @@ class RequestRecords:
 
     def __init__(self, settings: Settings, clock: Callable[[], float], serving: Callable[[], dict[str, int]]) -> None:
         """`clock`: the monotonic clock of the request path. `serving`: number of replicas that get requests, by pool.
-        Raises AccessLogError and UsageError.
+        Raises AccessLogError, UsageError and TracesError.
         """
         self._clock = clock
         self.is_kept = settings.records > 0
@@ -34,6 +49,10 @@ class RequestRecords:
             readers.append(self.access_log.write)
         if self.usage is not None:
             readers.append(self.usage.add)
+        self.traces: TraceExporter | None = None
+        if settings.traces is not None:
+            self.traces = trace_exporter(settings.traces, self.wall_s)
+            readers.append(self.traces.take)
         self.ring: RequestRing | None = None
         """None if nobody reads records."""
         if self.is_kept or readers:
@@ -59,3 +78,5 @@ class RequestRecords:
             await self.access_log.aclose()
         if self.usage is not None:
             await self.usage.aclose()
+        if self.traces is not None:
+            await self.traces.aclose()

@@ -45,6 +45,7 @@ class RequestHead:
         "preflight",
         "repeated",
         "request_id",
+        "trace_ratio",
         "unusual",
     )
 
@@ -53,6 +54,8 @@ class RequestHead:
         """Time at which the last byte of the head came (monotonic seconds)."""
         self.request_id = ""
         """The client's request id if it is harmless, or else a new one."""
+        self.trace_ratio = -1.0
+        """Share (0-1) of the requests that are traced; below 0 if the gateway makes no traces of its own."""
         self.fields: dict[bytes, bytes] = {}
         """Values by lower-case name."""
         self.http_11 = False

@@ -10,6 +10,7 @@ from gateway.core.pool_spec import ReplicaAccess, ReplicaSpec
 from gateway.core.queueing.limits import Left, Rate
 from gateway.wire.http.headers import RequestHead
 from gateway.wire.http.lines import written
+from gateway.wire.http.trace_context import parent_for
 
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACESTATE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
@@ -55,8 +56,14 @@ def trace_parent(head: RequestHead) -> bytes:
 
 
 def upstream_head(prefix: bytes, head: RequestHead, rid: str, body_bytes: int) -> bytes:
-    """The whole upstream head. The client's trace context is forwarded if it is well formed."""
+    """The whole upstream head. The client's trace context is forwarded if it is well formed.
+
+    If the gateway makes traces, the attempt is the parent of the replica's spans. Its id is the end of `rid`.
+    """
     parent = trace_parent(head)
+    if head.trace_ratio >= 0.0:
+        attempt = rid[rid.rfind(".") + 1 :]
+        parent = parent_for(parent.decode(), head.request_id, attempt, head.trace_ratio).encode()
     if not parent:
         return prefix + f"{rid}\r\ncontent-length: {body_bytes}\r\n\r\n".encode()
     state = head.fields.get(b"tracestate", b"")

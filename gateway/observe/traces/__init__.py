@@ -1,0 +1,1 @@
+"""Records of requests as OpenTelemetry traces. It needs the extra `otel`."""
