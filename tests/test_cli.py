@@ -66,6 +66,21 @@ def broken(tmp_path: Path) -> Path:
     return path
 
 
+class TestPolicy:
+    def test_policy_lists_the_shipped_policies_and_prints_one_that_can_be_served(self, tmp_path: Path) -> None:
+        shipped = {line.split()[0] for line in run("policy").stdout.splitlines()}
+        assert shipped == {path.stem for path in (Path(__file__).parents[1] / "policies").glob("*.yaml")}
+        for name in shipped:
+            (tmp_path / name).write_text(run("policy", name).stdout)
+            assert load(tmp_path / name).pools
+
+    def test_unknown_policy_is_named_with_its_likely_meaning(self) -> None:
+        result = run("policy", "defualt")
+        assert result.exit_code == 2
+        assert "there is no policy defualt: " in result.stderr
+        assert "default" in result.stderr
+
+
 class TestCheck:
     def test_check_sums_up_a_good_policy(self, policy: Path) -> None:
         result = run("check", policy)

@@ -164,6 +164,7 @@ def test_the_installed_command_prints_its_help_and_version_and_checks_a_policy(i
     assert re.fullmatch(rf"tailgate \d+\.\d+\.\d+ \({kind()}\)\n", installed.run("tailgate", "--version"))
     shutil.copy(ROOT / "policies" / "default.yaml", installed.folder)
     assert "ok: 1 model" in installed.run("tailgate", "check", "default.yaml")
+    assert installed.run("tailgate", "policy", "default") == (ROOT / "policies" / "default.yaml").read_text()
 
 
 def test_installed_demo_answers_a_request_and_a_load_test_of_it_reports(installed: Installed) -> None:

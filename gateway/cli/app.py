@@ -17,6 +17,7 @@ from gateway.cli.running.drain import drain_command, undrain_command
 from gateway.cli.running.usage import usage_command
 from gateway.cli.running.why import why_command
 from gateway.cli.serve import serve
+from gateway.cli.shipped import policy_command
 from gateway.cli.simulate import simulate_command
 from gateway.observe import build_info
 
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(check)
 app.command("diff")(diff_command)
+app.command("policy")(policy_command)
 app.command("explain")(explain_command)
 app.command("why")(why_command)
 app.command("usage")(usage_command)
