@@ -14,9 +14,9 @@ from gateway.policy import PolicyError
 from gateway.policy.errors import MAX_LINES
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that never wraps lines or interprets markup."""
-    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A console that never wraps lines or interprets markup. `width`: for tables; that of the terminal unless given."""
+    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_json(value: object) -> None:

@@ -21,6 +21,8 @@ from gateway.observe.usage.report import focus_rows, question, report
 from gateway.policy import PolicyErrors, load
 
 FOCUS_BY = "tenant,model,day"
+WIDTH = 200
+"""Columns of the table at most, so that no cell is wrapped in a pipe."""
 SHOWN = ("requests", "good", "refused", "prompt_tokens", "cached_tokens", "output_tokens", "slot_s")
 
 
@@ -85,7 +87,7 @@ def _csv(rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    out = console()
+    out = console(width=WIDTH)
     has_cost = found["total"]["cost"] is not None
     heads = (*found["by"], *SHOWN, *(("cost",) if has_cost else ()))
     table = Table(box=None, pad_edge=False)
