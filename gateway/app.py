@@ -26,6 +26,7 @@ from gateway.driving.local_driver import LocalDriver
 from gateway.driving.relay_link import FrameClock
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.discovery.finder import ReplicaFinder
+from gateway.fleet.wake import Waker
 from gateway.fleet.watch import FleetWatcher
 from gateway.listener import Listener, listener
 from gateway.observe.admin import MAX_BODY_BYTES, Access
@@ -97,7 +98,8 @@ class Gateway:
         limits = (self.limits, self._admin_limits)
         self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, steps)
         self.finder = ReplicaFinder(clock, out_of_service, lambda: self.reloads.found(), bug)
-        users = PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder, self.hub)
+        waker = Waker(self.controller.on_hold, clock)
+        users = PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder, waker, self.hub)
         self.reloads = PolicyReloads(users, settings, policy, policy_path)
         self._lag = LoopLag(clock, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []

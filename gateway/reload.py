@@ -21,6 +21,7 @@ from gateway.core.results import Callback
 from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.discovery.finder import ReplicaFinder
+from gateway.fleet.wake import Waker
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Done
 from gateway.observe.metrics.metrics import Metrics
@@ -61,6 +62,7 @@ class PolicyUsers:
     metrics: Metrics
     fleet: FleetWatcher
     finder: ReplicaFinder
+    waker: Waker
     hub: RelayHub | None
     """The relays; None if this process serves the API."""
 
@@ -166,6 +168,7 @@ class PolicyReloads:
         if users.hub is not None:
             users.hub.configure(policy)
         users.driver.configure(policy)
+        users.waker.configure(policy)
         users.api.configure(policy, prepared.callers)
 
     def _failed(self, errors: PolicyErrors) -> None:
@@ -185,6 +188,7 @@ class PolicyReloads:
                 group.create_task(self.watcher.run())
             group.create_task(self._watch_files())
             group.create_task(self._users.finder.run())
+            group.create_task(self._users.waker.run())
 
     async def _watch_files(self) -> None:
         while True:

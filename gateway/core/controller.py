@@ -2,8 +2,8 @@
 
 Rules
 
-1. A request (`RequestState`) is waiting, running, or over. It is over when it has an outcome and no open attempt.
-   `Ended` is then returned for it, exactly once.
+1. A request (`RequestState`) is waiting, in a queue or on hold, or running, or over. It is over when it has an outcome
+   and no open attempt. `Ended` is then returned for it, exactly once.
 2. An attempt is opened by `Dispatch` and closed by exactly one `finish`. In between it holds a slot of its replica,
    whatever happens to the request. `Cancel` asks the caller to close it; `finish` frees the slot.
 3. Before `Commit` the client has seen nothing, so another attempt may still be made. After `Commit` nothing is retried:

@@ -19,12 +19,17 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
     """The earliest deadline of a request in its present state, and the reason to give when it passes.
 
     `queue` counts from body complete while the request waits. An enforced objective whose bound passes earlier ends the
-    wait earlier. `ttft` counts from sent until the first content token, if `Request.visible`. `idle` counts from the
-    last progress after that, except while the attempt is paused. An answer whose tokens cannot be seen has only `idle`,
-    once its body has begun. `total` counts from head received in every phase.
+    wait earlier. A request on hold waits as long as its pool says. `ttft` counts from sent until the first content
+    token, if `Request.visible`. `idle` counts from the last progress after that, except while the attempt is paused. An
+    answer whose tokens cannot be seen has only `idle`, once its body has begun. `total` counts from head received in
+    every phase.
     """
     request, timeouts = live.request, live.timeouts
     total_at = request.head_at + timeouts.total_s
+    if live.held_by is not None:
+        spec = live.held_by.spec
+        held_at = request.body_at + (0.0 if spec.hold is None else spec.hold.time_s)
+        return min(total_at, request.head_at + spec.timeouts.total_s, held_at), Reason.NO_REPLICAS
     if live.waiting:
         # A total timeout in the queue is reported as a queue timeout, because a retry may succeed.
         queue_at = request.body_at + timeouts.queue_s

@@ -131,6 +131,8 @@ class ReplicaSpec:
     url: str
     dp_rank: int | None = None
     """Value of the header `X-data-parallel-rank` (>= 0) in its requests; None if the URL has only one engine."""
+    is_found: bool = False
+    """Whether discovery found it, so that it gets no request before its first passed health check."""
 
     @property
     def server(self) -> str:
@@ -206,12 +208,26 @@ class Discovery:
     """Seconds within which at most a third of the replicas is removed, and an address that flaps stays."""
 
 
-def replicas_at(url: str, name: str, dp: int) -> tuple[ReplicaSpec, ...]:
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How a pool keeps requests while it has no replica, instead of refusing them."""
+
+    time_s: float = 60.0
+    """Longest time, counted from body complete."""
+    limit: int = 256
+    """Number of requests that may be on hold."""
+    bytes: int = 256 * 1024 * 1024
+    """Limit on the total bytes of their bodies."""
+    wake_url: str = field(default="", repr=False)
+    """URL that is called when requests are on hold; empty for none. Not for the controller."""
+
+
+def replicas_at(url: str, name: str, dp: int, is_found: bool = False) -> tuple[ReplicaSpec, ...]:
     """The replica at a URL, or its `dp` data-parallel ranks. `name`: empty for host, port and path of the URL."""
     name = name or url.partition("://")[2]
     if dp == 1:
-        return (ReplicaSpec(name, url),)
-    return tuple([ReplicaSpec(f"{name}#{rank}", url, rank) for rank in range(dp)])
+        return (ReplicaSpec(name, url, None, is_found),)
+    return tuple([ReplicaSpec(f"{name}#{rank}", url, rank, is_found) for rank in range(dp)])
 
 
 class SessionKey(StrEnum):
@@ -249,6 +265,7 @@ class PoolSpec:
     """Number of requests that may wait for a slot."""
     queue_bytes: int = 256 * 1024 * 1024
     """Limit on the total bytes of waiting requests' bodies. Bodies of coding agents with files have 2 to 10 MB each."""
+    hold: Hold | None = None
     connect_timeout_s: float = 2.0
     timeouts: Timeouts = NO_TIMEOUTS
     kv_headroom: float | None = None

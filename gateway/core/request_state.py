@@ -110,6 +110,7 @@ class RequestState(QueuedRequest):
         "expected_output",
         "first_at",
         "hedged",
+        "held_by",
         "is_read",
         "max_tokens",
         "offer",
@@ -176,6 +177,8 @@ class RequestState(QueuedRequest):
         """The fair shares of its tier in that pool."""
         self.booked_tokens = 0.0
         """Tokens that its tier was counted as served, at the first dispatch."""
+        self.held_by: Pool | None = None
+        """The pool that keeps the request until it has a replica; None if it is not on hold."""
         self.waiting = self.waited = False
         """Whether the request is queued now, and whether it ever was."""
         self.committed: Attempt | None = None

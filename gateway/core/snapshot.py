@@ -231,6 +231,8 @@ class PoolView:
     """The autoscaling signal; None until it is known."""
     prefill_limit_tokens: float | None = None
     """Limit on a replica's unread prompt tokens; None until it is known."""
+    on_hold: int = 0
+    """Number of requests that wait until the pool has a replica."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.page import Page
 from gateway.observe.requests.pages import requests_router
 from gateway.observe.sources import Sources
-from gateway.observe.state import document, state
+from gateway.observe.state import document, load_of, state
 from gateway.observe.usage.pages import usage_router
 from gateway.policy.sections.hosts import is_known
 
@@ -108,6 +108,11 @@ def _probes(sources: Sources) -> APIRouter:
 def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
     router = APIRouter()
     collector = registry(metrics, sources)
+
+    @router.get("/loads")
+    async def loads() -> Response:
+        body = document({"pools": [load_of(pool) for pool in sources.snapshot().pools]})
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     @router.get("/metrics")
     async def page(request: Request) -> StreamingResponse:

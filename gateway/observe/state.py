@@ -10,6 +10,7 @@ import orjson
 
 from gateway.core.estimators.histograms import quantile
 from gateway.core.policy import Model, Tier
+from gateway.core.snapshot import PoolView, ReplicaState
 from gateway.observe.build_info import kind
 from gateway.observe.headline import headlines
 from gateway.observe.metrics.arms import ArmFacts
@@ -202,3 +203,17 @@ def _objectives(facts: TierFacts, tier: Tier, now: float) -> list[dict[str, obje
 
 def _reasons(counts: Sequence[float]) -> dict[str, float]:
     return {why.value: count for why, count in zip(WHYS, counts, strict=True) if count}
+
+
+def load_of(pool: PoolView) -> dict[str, object]:
+    """The load of a pool, for a gateway or an autoscaler above this one. It names no tenants."""
+    return {
+        "pool": pool.name,
+        "replicas": sum(replica.state is ReplicaState.UP for replica in pool.replicas),
+        "slots": pool.slots,
+        "in_flight": pool.in_flight,
+        "free": max(0, pool.slots - pool.in_flight),
+        "waiting": pool.queued,
+        "held": pool.on_hold,
+        "demand_replicas": None if pool.demand is None else pool.demand.replicas,
+    }

@@ -15,6 +15,7 @@ from gateway.policy.outline import outline_of
 from gateway.policy.schema import PolicyFile
 from gateway.policy.sections.clients import KeySection
 from gateway.policy.sections.discover import DiscoverSection
+from gateway.policy.sections.hold import HoldSection
 from gateway.policy.sections.models import MirrorSection, ModelSection
 from gateway.policy.sections.pools import EjectionSection, HealthSection, PoolSection, PoolTimeouts, QueueSection
 from gateway.policy.sections.prices import ModelPrices
@@ -99,6 +100,7 @@ def _pool(name: str, section: PoolSection, longest_s: float, folder: Path) -> po
         slots=section.slots,
         queue_limit=_queue_limit(section.queue, longest_s),
         queue_bytes=section.queue.bytes,
+        hold=_hold(section.hold) if section.hold else None,
         connect_timeout_s=section.connect_timeout,
         timeouts=_timeouts(section.timeouts),
         kv_headroom=section.kv_headroom,
@@ -134,6 +136,11 @@ def _access(section: PoolSection, folder: Path) -> pool_spec.ReplicaAccess:
 
 def _path(written: str | None, folder: Path) -> str:
     return "" if written is None else str(folder / written)
+
+
+def _hold(section: HoldSection) -> pool_spec.Hold:
+    url = section.wake.url if section.wake else ""
+    return pool_spec.Hold(section.time, section.requests, section.bytes, url)
 
 
 def _discovery(section: DiscoverSection, folder: Path) -> pool_spec.Discovery:

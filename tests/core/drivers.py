@@ -21,7 +21,7 @@ from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.routing import ROUTERS
 from gateway.core.offer import Offer
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Caps, Limits, Model, OnTotal, Policy, Retry, Tier
-from gateway.core.pool_spec import Ejection, Health, PoolSpec, ReplicaSpec, Timeouts
+from gateway.core.pool_spec import Ejection, Health, Hold, PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.prediction import Ahead, Forecast
 from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.request import Request
@@ -105,6 +105,7 @@ def pools(draw: st.DrawFn, name: str) -> PoolSpec:
         spill_from=draw(st.sampled_from([(), (), tuple(other for other in POOLS if other != name)])),
         router=draw(st.sampled_from(sorted(ROUTERS))),
         health=draw(healths),
+        hold=draw(st.sampled_from([None, None, Hold(5.0, 3, 10_000)])),
     )
 
 
@@ -214,9 +215,9 @@ class Driver:
         before = {pool.spec.name: len(_shared(pool, request.tier)) for pool in self.controller.state.fleet}
         explained = self.controller.explain(request, self.now)
         self._call("arrive", request, self.now)
-        if self.seed >= FORESEEN and self.in_order:
-            self._check_explained(request, explained)
         live = self.controller.state.requests.get(request.id)
+        if self.seed >= FORESEEN and self.in_order and (live is None or live.held_by is None):
+            self._check_explained(request, explained)
         if live is not None and live.waiting and request.tier.admission.mode is AdmissionMode.ENFORCE:
             assert live.pool is not None
             shared, spec = _shared(live.pool, request.tier), live.pool.spec
@@ -280,6 +281,7 @@ class Driver:
         assert not controller.holdings().promises
         for pool in controller.state.fleet:
             assert (pool.in_flight, len(pool.queue), pool.queue.bytes) == (0, 0, 0)
+            assert (len(pool.held), pool.held.bytes) == (0, 0)
             assert all((r.in_flight, r.unprefilled_tokens, r.held_tokens) == (0, 0, 0) for r in pool.replicas.values())
 
     def replay(self) -> None:
@@ -378,7 +380,9 @@ class Driver:
         live = self.controller.state.requests.get(seen.request.id)
         if live is not None and len(live.open) == 1:  # duplicates are opened by the test, at any time
             assert self.now < seen.request.head_at + live.timeouts.total_s or self.now == seen.arrived_at
-        if live is not None and seen.dispatches == 0 and seen.request.tier.admission.mode is AdmissionMode.ENFORCE:
+        was_decided = live is not None and live.decision is not None  # not on hold, where objectives do not count
+        if was_decided and seen.dispatches == 0 and seen.request.tier.admission.mode is AdmissionMode.ENFORCE:
+            assert live is not None
             assert self.now < live.deadline or self.now == seen.arrived_at
 
     def _check_not_early(self, seen: Seen, why: Reason) -> None:
@@ -443,8 +447,9 @@ class Driver:
         assert set(controller.state.requests) == {number for number, seen in self.seen.items() if seen.record is None}
         for live in controller.state.requests.values():
             # An open request waits or runs: one that does neither is lost, and its client waits for ever.
-            assert live.open or (live.waiting and live.outcome is None), live.request.id
-            assert not (live.open and live.waiting)
+            waits = live.waiting or live.held_by is not None
+            assert live.open or (waits and live.outcome is None), live.request.id
+            assert sum((bool(live.open), live.waiting, live.held_by is not None)) == 1
             assert all(controller.state.attempts[attempt.id] is attempt for attempt in live.open)
         for pool in self._pools():
             self._check_pool(pool)
@@ -512,7 +517,9 @@ class Driver:
 
     def _check_leases(self) -> None:
         held = Counter(
-            (live.request.tenant, live.request.tier.name) for live in self.controller.state.requests.values()
+            (live.request.tenant, live.request.tier.name)
+            for live in self.controller.state.requests.values()
+            if live.held_by is None or live.use is not None  # limits count from the first attempt on
         )
         assert self.controller.holdings().tenants == held
 

@@ -45,6 +45,7 @@ READS = {
     "held",
     "load",
     "holdings",
+    "on_hold",
     "snapshot",
     "quarantined",
     "suspects",

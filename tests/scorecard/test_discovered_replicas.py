@@ -13,11 +13,12 @@ import pytest
 from dnslib import RCODE, RR, SRV, A
 
 from gateway.app import Gateway
+from gateway.core.snapshot import ReplicaState
 from gateway.policy import load
 from gateway.settings import Settings
 from tests.fleet.zone import Zone, served
 
-from .capture import Capture, never
+from .capture import Call, Capture, never
 from .conftest import Connect
 from .policies import rules
 from .raw import MODEL, Client, chat
@@ -43,6 +44,8 @@ async def serving(folder: Path, discover: str = "{file: replicas.json}", more: s
     path = folder / "policy.yaml"
     path.write_text(rules(pool=f"discover: {discover}, {OFTEN}{more}"))
     async with Gateway(TLS, load(path), path) as gw:
+        if gw.handler.policy.pools["main"].replicas:
+            await until(gw.controller.alive)  # the first health check has passed
         yield gw
 
 
@@ -212,6 +215,7 @@ async def test_changed_answers_of_dns_are_followed_under_load_without_a_failed_r
                 publish_ports(zone, *(captures[number] for number in some))
                 urls = {captures[number].url for number in some}
                 await until(lambda urls=urls: found(gw) == urls)
+                await until(lambda: all(state is ReplicaState.UP for _, _, state, _ in gw.controller.states()))
                 zone.rcode = RCODE.SERVFAIL
                 await until(lambda: gw.finder.reports()[0].error)
                 assert found(gw) == urls
@@ -220,3 +224,31 @@ async def test_changed_answers_of_dns_are_followed_under_load_without_a_failed_r
             assert set().union(*await asyncio.gather(*loads)) == {200}
             for client in clients:
                 await client.close()
+
+
+async def test_pool_without_a_replica_holds_requests_calls_its_url_and_serves_them_when_one_comes(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    one, scaler, _, _ = captures
+    publish(tmp_path)
+
+    def scale_up(call: Call) -> None:
+        publish(tmp_path, targets(one))
+
+    scaler.answer = scale_up
+    hold = f", hold: {{time: 60s, requests: 50, wake: {scaler.url}/wake}}"
+    async with serving(tmp_path, more=hold) as gw, httpx.AsyncClient() as admin:
+        clients = [await connect(gw.url) for _ in range(51)]
+        for client in clients:
+            client.send(chat())
+        refused = await clients[50].response()
+        assert (refused.status, refused.headers["x-tailgate-reason"]) == (503, "no-replicas")
+        load = (await admin.get(f"{gw.admin_url}/loads")).json()["pools"][0]
+        assert (load["held"], load["replicas"], load["free"]) == (50, 0, 0)
+        assert {(await client.response()).status for client in clients[:50]} == {200}
+        assert len(one.calls) == 50
+        assert [call.line for call in scaler.calls] == ["POST /wake HTTP/1.1"]
+        load = (await admin.get(f"{gw.admin_url}/loads")).json()["pools"][0]
+        assert (load["held"], load["replicas"]) == (0, 1)
+        for client in clients:
+            await client.close()

@@ -172,6 +172,7 @@ async def test_address_that_comes_back_with_another_model_many_times_gets_no_req
             answers = [(await client.response()).status for client in clients]
             assert answers[1] != 200
             await until(lambda model=model: gw.board.known(gw.handler.policy.pools["main"]) == {model})
+            await until(gw.controller.alive)
             assert (await clients[0].ask(chat(model=model))).status == 200
             assert asked(server) <= {model}
             if number % 10 == 5:

@@ -14,6 +14,7 @@ from gateway.core.fleet.slot import Slots
 from gateway.core.policy import Tier
 from gateway.core.pool_spec import PoolSpec
 from gateway.core.queueing.headroom import AskedTiers
+from gateway.core.queueing.held import HeldRequests
 from gateway.core.queueing.queue import PoolQueue
 from gateway.core.snapshot import ReplicaState
 
@@ -34,6 +35,7 @@ class BoundedSlots(Slots[R]):
         self.spec = spec
         self.replicas: dict[str, R] = {}
         self.queue = PoolQueue()
+        self.held = HeldRequests()
         self.asked = AskedTiers()
         self.pressed_at = -math.inf
         """Time when a request was last queued, or exceeded the learned slots."""

@@ -180,7 +180,7 @@ class Fleet:
         if pool is None or not pool.replicas:
             return DEFAULT_RETRY_AFTER_S
         soonest_s = min(r.health.cools_in_s(pool.spec.health, now) for r in pool.replicas.values())
-        return max(DEFAULT_RETRY_AFTER_S, soonest_s)
+        return max(DEFAULT_RETRY_AFTER_S, soonest_s) if soonest_s < math.inf else DEFAULT_RETRY_AFTER_S
 
     @staticmethod
     def _moved(replica: Replica, before: ReplicaState, now: float) -> bool:
@@ -191,7 +191,8 @@ class Fleet:
             replica.forget_context()
             replica.cache.clear()  # the replica may be another process now, with an empty cache
         if state is ReplicaState.UP:
-            replica.begin(now)
+            if replica.began_at > -math.inf or not replica.spec.is_found:
+                replica.begin(now)  # the first replicas of a pool are its only ones, and need no slow start
             replica.pool.check(now)
         replica.pool.refresh(now)
         return True

@@ -68,6 +68,8 @@ class Pool(ReplicaChoice[Replica]):
                 new = self.replicas[replica_spec.name] = Replica(replica_spec, self)
                 new.cache.holders = self.holders
                 new.begin(since)
+                if replica_spec.is_found:
+                    new.health.await_check()
                 new.drained = replica_spec.server in drained if old is None else old.drained
         for gone in kept.values():
             self.backoffs.until.pop(gone, None)
@@ -146,4 +148,5 @@ class Pool(ReplicaChoice[Replica]):
             held_s=held_s,
             demand=self.demand.view(),
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
+            on_hold=len(self.held),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.fleet.health.evidence import EVIDENCE, Says, may_kill, seen_of
 from gateway.core.fleet.pool import Replica
 from gateway.core.redundancy.retries import NOT_ITS_FAULT, OWN_REFUSALS, is_retried, rest_s
@@ -11,6 +13,9 @@ from gateway.core.scheduling.lifecycle import Lifecycle
 from gateway.core.scheduling.replica_changes import ReplicaChanges
 from gateway.core.scheduling.scheduler import Scheduler
 from gateway.core.scheduling.state import State
+
+UNREACHED_ENDS: Final = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
+"""Ends of attempts whose requests no engine has got."""
 
 
 class Endings:
@@ -88,7 +93,7 @@ class Endings:
             self._life.answered(live, attempt, end)
         elif end in NOT_ITS_FAULT and (self._retry(live, attempt) or self._repeat(live, attempt)):
             pass
-        elif not self._may_be_retried(live, end, finish) or not self._retry(live, attempt):
+        elif not self._may_be_retried(live, end, finish) or not (self._retry(live, attempt) or self._hold(live, end)):
             self._life.give_up(attempt, end, finish)
 
     def _may_be_retried(self, live: RequestState, end: AttemptOutcome, finish: AttemptResult) -> bool:
@@ -105,6 +110,18 @@ class Endings:
             replica.pool.demand.arrived(offer_of(live).all_likely)
         self._send_again(live, replica)
         return True
+
+    def _hold(self, live: RequestState, end: AttemptOutcome) -> bool:
+        """Keep the request until its pool has a replica again, if it has none. A replica that cannot be reached may
+        have gone a moment ago, so its pool may still seem to have it.
+        """
+        pool = live.pool
+        if pool is None or pool.spec.hold is None:
+            return False
+        seems_alive = pool.serves(live.request)
+        if seems_alive and (end not in UNREACHED_ENDS or live.attempts > pool.spec.health.failures):
+            return False
+        return self._scheduler.hold(live)
 
     def _repeat(self, live: RequestState, failed: Attempt) -> bool:
         """Send the request to the same replica once more, or end it if no time is left; False if it may not."""

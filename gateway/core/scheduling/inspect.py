@@ -70,6 +70,10 @@ class Inspector:
         """The policy in force."""
         return self.state.policy
 
+    def on_hold(self) -> dict[str, int]:
+        """Number of requests on hold, by pool; pools without any are left out."""
+        return {pool.spec.name: len(pool.held) for pool in self.state.fleet if pool.held}
+
     @property
     def decided(self) -> list[Command]:
         """Commands of the latest call. If the call raised an exception, the commands that were decided before it."""

@@ -20,9 +20,12 @@ from gateway.core.snapshot import ReplicaState
 COUNTED: Final = frozenset(outcome for outcome in Outcome if outcome.counts)
 WAITED: Final = {
     Reason.PREDICTED: "no replica became free within its objective",
+    Reason.NO_REPLICAS: "its pool had no replica in that time",
     Reason.QUEUE_TIMEOUT: "no replica became free within its timeout",
 }
 """Text on why the wait of a request ended, by reason."""
+REFUSALS: Final = (Reason.PREDICTED, Reason.NO_REPLICAS)
+"""Reasons of deadlines that are refusals for lack of capacity, not timeouts."""
 
 
 class Lifecycle:
@@ -151,7 +154,7 @@ class Lifecycle:
 
     def expire(self, live: RequestState, why: Reason) -> None:
         """End a request whose deadline has passed."""
-        self.end(live, Outcome.REFUSED if why is Reason.PREDICTED else Outcome.TIMEOUT, why)
+        self.end(live, Outcome.REFUSED if why in REFUSALS else Outcome.TIMEOUT, why)
 
     def has_expired(self, live: RequestState) -> bool:
         """Whether the deadline of a request has passed. If so, the request is ended. It must have no attempt under
@@ -202,7 +205,10 @@ class Lifecycle:
             pool.queue.of_tier(tier).arrivals.take_back(came_at, now)
 
     def unqueue(self, live: RequestState) -> None:
-        """Take a request out of its queue, if it is queued."""
+        """Take a request out of its queue, if it is queued, or off hold."""
+        if live.held_by is not None:
+            live.held_by.held.remove(live)
+            live.held_by = None
         if live.waiting:
             assert live.pool is not None
             live.waiting = False

@@ -45,7 +45,7 @@ class ReplicaChanges:
         self._admission.price(replica, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
         pool.asked.keep(pool.by_tier, self._forecaster.costs(pool).stay_s, pool.ends.per_s(now), now)
-        if pool.queue:
+        if pool.queue or pool.held:
             self._scheduler.pump(pool)
         if sample.healthy is False and replica.health.state is ReplicaState.DOWN:
             self._life.cancel_unanswered(replica)
@@ -102,6 +102,11 @@ class ReplicaChanges:
                     moved.append(live)
         for live in moved:
             self._place_again(live)
+        for live in [self._state.requests[held.request.id] for pool in gone for held in pool.held.all()]:
+            self._life.unqueue(live)
+            other = self._scheduler.place(live)
+            if other is not None and self._scheduler.reserve(live, other):
+                self._scheduler.enter(live, other)
 
     def told(self, source: str, load: GatewayLoad) -> None:
         """Take the load of another gateway. Queued requests are sent where it has left room."""

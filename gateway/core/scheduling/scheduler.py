@@ -42,7 +42,7 @@ class Scheduler:
     # ---- a new request
 
     def place(self, live: RequestState) -> Offer | None:
-        """Find the pool that will serve the request; None if there is none. The request is refused then."""
+        """Find the pool that will serve the request; None if there is none. The request is on hold or refused then."""
         found = self._places.find(live.request, self._call.now)
         if isinstance(found, Unplaceable) and found.why is Reason.NO_REPLICAS:
             other = fallback_of(live.request)
@@ -52,9 +52,26 @@ class Scheduler:
             live.ask(found)
             return found
         live.prompt_tokens = found.prompt_tokens
+        if found.why is Reason.NO_REPLICAS and not found.detail and self.hold(live):
+            return None
         wait_s = None if found.retry_after_s is None else self._retry_after.jittered(found.retry_after_s)
         self._life.refuse(live, found.outcome, found.why, wait_s, found.detail)
         return None
+
+    def hold(self, live: RequestState) -> bool:
+        """Keep the request until a pool of its route has a replica. Returns False if none of them keeps it."""
+        request = live.request
+        for spec in request.policy.route(request.model, request.tier):
+            pool = self._state.fleet.pool(spec.name)
+            hold = None if pool is None else pool.spec.hold
+            if pool is None or hold is None or not spec.takes(live.prompt_tokens, request.batch):
+                continue
+            if len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes:
+                pool.held.add(live)
+                live.held_by = pool
+                self._life.arm(live)
+                return True
+        return False
 
     def reserve(self, live: RequestState, offer: Offer) -> bool:
         """Charge this request to its tenant's limits. Returns False if it exceeds them; the request is refused then."""
@@ -214,7 +231,7 @@ class Scheduler:
 
     def offer(self, pool: Pool, saturated: bool) -> None:
         """Offer new room in `pool` to its queue. `saturated`: whether the pool had no room before this call."""
-        if pool.queue:
+        if pool.queue or pool.held:
             self.pump(pool)
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, self._call.now)
@@ -229,8 +246,11 @@ class Scheduler:
     def pump(self, pool: Pool) -> None:
         """Give free slots to queued requests.
 
-        A tier that must leave reserved slots free does not block other tiers.
+        A tier that must leave reserved slots free does not block other tiers. Requests on hold go first: they came
+        earlier.
         """
+        if pool.held:
+            self._grant(pool)
         served = True
         while served:
             served = False
@@ -242,6 +262,32 @@ class Scheduler:
                 self._serve(*chosen)
                 break
         pool.queue.owes = False
+
+    def _grant(self, pool: Pool) -> None:
+        """Send requests on hold to replicas that have room for them, the most urgent first."""
+        while (first := pool.held.first()) is not None:
+            live, now = self._requests[first.request.id], self._call.now
+            if self._life.has_expired(live):
+                continue
+            offer = self._places.find(live.request, now)
+            if isinstance(offer, Unplaceable):
+                if offer.outcome is not Outcome.INVALID:
+                    return
+                self._life.refuse(live, offer.outcome, offer.why, None, offer.detail)
+                continue
+            replica = offer.pool.pick(offer.request, offer.needs_tokens, self._random.random())
+            if replica is None:
+                return
+            self._life.unqueue(live)
+            live.ask(offer)
+            if self._life.has_expired(live):  # by the timeouts of this pool
+                continue
+            if live.use is None:  # else it was sent before
+                if not self.reserve(live, offer):
+                    continue
+                self._offered(live, offer)
+            live.waited = True
+            self.dispatch(live, replica)
 
     def _serve(self, live: RequestState, replica: Replica) -> None:
         """Send a queued request, or refuse it if it is too late for its objectives."""

@@ -137,7 +137,7 @@ class ReplicaFinder:
         for name, pool in self._pools.items():
             found: list[ReplicaSpec] = []
             for url in pool.membership.urls:
-                specs = replicas_at(url, "", pool.discovery.dp)
+                specs = replicas_at(url, "", pool.discovery.dp, is_found=True)
                 if url not in urls and not any(spec.name in names for spec in specs):
                     urls.add(url)
                     names.update(spec.name for spec in specs)
@@ -208,7 +208,7 @@ class ReplicaFinder:
             listings = {source: followed.listing for source, followed in pool.sources.items()}
 
             def is_out(url: str, pool: _Pool = pool) -> bool:
-                return all(spec.name in out for spec in replicas_at(url, "", pool.discovery.dp))
+                return all(spec.name in out for spec in replicas_at(url, "", pool.discovery.dp, is_found=True))
 
             if pool.membership.settle(listings, is_out, now):
                 changed = True

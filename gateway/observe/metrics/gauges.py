@@ -25,6 +25,7 @@ POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...
     ("tailgate_pool_in_flight", "Requests that hold a slot.", "", lambda p: p.in_flight),
     ("tailgate_pool_slots", "Slots of the replicas that get requests.", "", lambda p: p.slots),
     ("tailgate_queue_depth", "Requests in the queue.", "", lambda p: p.queued),
+    ("tailgate_pool_on_hold", "Requests that wait until the pool has a replica.", "", lambda p: p.on_hold),
     ("tailgate_queue_limit", "Requests that may be in the queue.", "", lambda p: p.queue_limit),
     ("tailgate_queue_bytes", "Bytes of request bodies in the queue.", "bytes", lambda p: p.queued_bytes),
     (

@@ -13,6 +13,7 @@ from gateway.core.fleet.routing import ROUTERS
 from gateway.policy.errors import among
 from gateway.policy.sections import units, values
 from gateway.policy.sections.discover import DiscoverSection
+from gateway.policy.sections.hold import HoldSection
 from gateway.policy.sections.section import Section, duration, field, nested, optional, plain, share
 from gateway.policy.sections.values import (
     MAX_RANKS,
@@ -202,6 +203,7 @@ class PoolSection(Section):
         "Requests that one replica serves at once: at most the engine's max_num_seqs. `auto` learns it.",
     )
     queue: QueueSection = nested(QueueSection(), "Requests that wait for a slot.")
+    hold: HoldSection | None = optional("Requests wait here while the pool has no replica; else they get 503.")
     connect_timeout: Duration = duration(_POOL.connect_timeout_s, "Longest time to open a connection to a replica.")
     timeouts: PoolTimeouts = nested(PoolTimeouts(), "Timeouts of this pool; the tighter of tier and pool counts.")
     kv_headroom: Share | None = optional(

@@ -187,6 +187,17 @@ def _server(text: str) -> str:
     return text
 
 
+def _web_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        is_good = url.scheme in PORTS and bool(url.hostname) and url.username is None and url.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or not re.fullmatch(r"[\x21-\x7e]+", text):
+        raise ValueError("is not a URL to call: write http://host:port/path or https://host:port/path")
+    return text
+
+
 def _path_prefix(text: str) -> str:
     if not re.fullmatch(PREFIX, text) or re.search(r"/v1/?$|/v1/", text):
         raise ValueError("{value} is not a path before /v1: it begins with /, such as /llama")
@@ -251,6 +262,7 @@ URL_JSON = _URL.json_schema
 Url = Annotated[str, BeforeValidator(read_url), _URL]
 Server = Annotated[str, AfterValidator(_server), _text(r"\S+:\d+", "10.0.0.10:53")]
 Port = Annotated[int, Field(ge=1, le=65535)]
+WebUrl = Annotated[str, AfterValidator(_web_url), _text(r"https?://\S+", "http://scaler.llm.svc:8080/wake")]
 PathPrefix = Annotated[str, AfterValidator(_path_prefix), _text(rf"(?!.*/v1(/|$)){PREFIX}", "/llama")]
 HttpPath = Annotated[str, AfterValidator(_http_path), _text(r"/\S*", "/health")]
 Slots = Annotated[

@@ -167,6 +167,15 @@ class ReplicaHealth:
             if not evidence.is_answer and self.state is _PROBING:
                 self._step(HealthEvent.DEAD, now)
 
+    def await_check(self) -> None:
+        """Keep requests away until the first check passes, however long that takes."""
+        self.state, self._down_at, self.why = _DOWN, math.inf, "no health check has passed yet"
+
+    @property
+    def awaits_check(self) -> bool:
+        """Whether no check has passed since `await_check`."""
+        return self._down_at == math.inf
+
     def cooled(self, health: Health, now: float) -> None:
         """Try a replica again that has been down for `open_s`."""
         if self.state is _DOWN and now >= self._down_at + health.open_s:
@@ -182,6 +191,8 @@ class ReplicaHealth:
         if new is before:
             return False
         self.state = new
+        if self.awaits_check:
+            self._down_at = now
         if new is _DOWN:
             self._down_at = now
             if before is not _PROBING:

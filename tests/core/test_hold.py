@@ -1,0 +1,125 @@
+"""Requests are kept while their pool has no replica, and sent in order of urgency when one is back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.core.policy import Policy
+from gateway.core.pool_spec import Hold, Timeouts
+from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.snapshot import ReplicaState
+
+from .made import NEVER_TOO_LATE, policy, pool, tier
+from .playbook import Story, commit, dispatch, ended, play, refuse
+
+HOLD = Hold(time_s=60.0, limit=3, bytes=3500)
+TIERS = (tier("urgent", 0), tier("std", 1))
+
+
+def rules(*replicas: str, slots: int = 1, hold: Hold | None = HOLD) -> Policy:
+    return replace(policy(pool("p", *replicas, slots=slots, hold=hold), *TIERS), default_tier="std")
+
+
+def found(*replicas: str, slots: int = 1, hold: Hold | None = HOLD) -> Policy:
+    """A policy whose replicas were found by discovery."""
+    made = rules(*replicas, slots=slots, hold=hold)
+    specs = tuple(replace(spec, is_found=True) for spec in made.pools["p"].replicas)
+    return replace(made, pools={"p": replace(made.pools["p"], replicas=specs)})
+
+
+def empty() -> Story:
+    return play(rules())
+
+
+def test_request_without_a_replica_is_refused_at_once_unless_the_pool_holds() -> None:
+    story = play(rules(hold=None)).arrives("a")
+    story.expect(refuse(Reason.NO_REPLICAS, of="a"), ended(Outcome.REFUSED, of="a"))
+    empty().arrives("a").expect()
+
+
+def test_requests_on_hold_are_sent_by_urgency_and_then_arrival_within_the_slots() -> None:
+    story = empty().arrives("a").after(1.0).arrives("b").after(1.0).arrives("c", tier="urgent")
+    assert story.pool("p").on_hold == 3
+    story.at(20.0).configured(rules("r1", slots=2)).expect(dispatch("r1", of="c"), dispatch("r1", of="a"))
+    assert story.pool("p").on_hold == 1
+    story.sent("a").first_token("a").finishes("a").whatever()
+    assert story.pool("p").in_flight == 2
+    assert story.pool("p").on_hold == 0
+
+
+def test_new_requests_wait_behind_those_on_hold() -> None:
+    story = empty().arrives("a").arrives("b").configured(rules("r1")).expect(dispatch("r1", of="a"))
+    story.arrives("new").expect()
+    story.sent("a").first_token("a").finishes("a").expect(commit("a"), ended(Outcome.OK, "a"), dispatch("r1", of="b"))
+
+
+def test_hold_is_bounded_in_requests_and_in_bytes() -> None:
+    story = empty().arrives("a").arrives("b").expect()
+    story.arrives("large", body_bytes=2000)
+    story.expect(refuse(Reason.NO_REPLICAS, of="large"), ended(Outcome.REFUSED, of="large"))
+    story.arrives("small", body_bytes=100).expect()
+    story.arrives("more", body_bytes=100).expect(refuse(Reason.NO_REPLICAS, "more"), ended(Outcome.REFUSED, "more"))
+
+
+def test_request_on_hold_is_refused_when_its_time_is_over() -> None:
+    story = empty().arrives("a").at(59.9).expect()
+    story.at(60.0).expect(refuse(Reason.NO_REPLICAS, of="a"), ended(Outcome.REFUSED, of="a"))
+    assert story.pool("p").on_hold == 0
+
+
+def test_total_timeout_ends_a_hold() -> None:
+    timeouts = Timeouts(NEVER_TOO_LATE.queue_s, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, 5.0)
+    story = play(policy(pool("p", hold=HOLD), tier("std", timeouts=timeouts))).arrives("a")
+    story.at(5.0).expect(refuse(Reason.NO_REPLICAS, of="a"), ended(Outcome.REFUSED, of="a"))
+
+
+def test_client_that_leaves_frees_its_place_on_hold() -> None:
+    story = empty().arrives("a").leaves("a").expect(ended(Outcome.ABANDONED, of="a"))
+    assert story.controller.holdings().is_empty
+    assert story.pool("p").on_hold == 0
+    story.configured(rules("r1")).expect()
+
+
+def test_timeout_of_the_queue_does_not_count_on_hold() -> None:
+    timeouts = Timeouts(1.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
+    tiers = tier("std", timeouts=timeouts)
+    story = play(policy(pool("p", hold=HOLD), tiers)).arrives("a").at(30.0).expect()
+    story.configured(policy(pool("p", "r1", hold=HOLD), tiers)).expect(dispatch("r1", of="a"))
+
+
+def test_found_replica_gets_requests_only_after_a_check_has_passed() -> None:
+    story = empty().arrives("a").configured(found("r1")).expect()
+    assert story.replica("r1").state is not ReplicaState.UP
+    story.at(30.0).expect()
+    story.recovers("r1").expect(dispatch("r1", of="a"))
+
+
+def test_found_replica_that_fails_its_first_checks_comes_into_use_later() -> None:
+    story = play(found("r1"), alive=False).fails("r1").after(20.0)
+    assert story.replica("r1").state is ReplicaState.ABSENT
+    story.recovers("r1").arrives("a").expect(dispatch("r1"))
+
+
+def test_request_that_cannot_reach_the_only_replica_is_kept_until_it_is_back() -> None:
+    story = play(rules("r1")).arrives("a").expect(dispatch("r1"))
+    for _ in range(2):
+        story.finishes("a", AttemptOutcome.UNREACHABLE).expect(dispatch("r1"))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).expect()
+    assert story.replica("r1").state is ReplicaState.DOWN
+    assert story.pool("p").on_hold == 1
+    story.recovers("r1").expect(dispatch("r1"))
+    story.sent("a").first_token("a").finishes("a").expect(commit(), ended(Outcome.OK))
+    assert story.controller.holdings().is_empty
+
+
+def test_requests_on_hold_of_a_removed_pool_go_to_another_pool_of_their_model() -> None:
+    std = tier("std")
+    story = play(policy(pool("p", hold=HOLD), pool("q"), std)).arrives("a").expect()
+    story.configured(policy(pool("q", "r2"), std)).expect(dispatch("r2"))
+
+
+def test_shutdown_ends_requests_on_hold() -> None:
+    story = empty().arrives("a")
+    commands = story.controller.shut(story.now)
+    assert len(commands) == 2
+    assert story.controller.holdings().is_empty

@@ -1,0 +1,22 @@
+"""The URL of a pool is called while requests are on hold, with pauses that double."""
+
+from __future__ import annotations
+
+from gateway.core.pool_spec import Hold, PoolSpec
+from gateway.fleet.wake import Waker
+
+from .replicas import policy
+
+
+def test_url_is_called_at_once_and_then_with_pauses_that_double_while_requests_are_on_hold() -> None:
+    held: dict[str, int] = {}
+    waker = Waker(lambda: held, lambda: 0.0)
+    waker.configure(policy(PoolSpec("a", (), hold=Hold(wake_url="http://scaler:1/wake")), PoolSpec("b", ())))
+    assert waker.due(0.0) == []
+    held.update(a=1, b=1)
+    calls = [now for now in range(1, 400) if waker.due(float(now))]
+    assert calls == [1, 11, 31, 71, 151, 271, 391]
+    held.clear()
+    assert waker.due(400.0) == []
+    held.update(a=2)
+    assert waker.due(401.0) == ["a"]
