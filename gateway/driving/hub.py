@@ -144,9 +144,9 @@ class RelayHub(RelayOwner):
             self._count(frame)
         elif kind == frames.GAPS:
             histogram = self._metrics.gaps(cast(str, frame[1]), cast(str, frame[2]))
-            for index, count in cast("list[list[int]]", frame[3]):
-                histogram.counts[index] += count
-            histogram.sum += cast(float, frame[4])
+            for place, count in zip(cast("list[int]", frame[3]), cast("list[float]", frame[4]), strict=True):
+                histogram.counts[place] += count
+            histogram.sum += cast(float, frame[5])
         elif kind == frames.LOADS:
             link.load.told(frame)
         elif kind == frames.LOST:

@@ -63,10 +63,7 @@ class RelayMeter:
         for (tier, pool), (seen, told) in self._gaps.items():
             if seen.sum == told.sum:
                 continue
-            new = [
-                (index, count - told.counts[index])
-                for index, count in enumerate(seen.counts)
-                if count != told.counts[index]
-            ]
-            self._tell((frames.GAPS, tier, pool, new, seen.sum - told.sum))
+            places = [place for place, count in enumerate(seen.counts) if count != told.counts[place]]
+            new = [seen.counts[place] - told.counts[place] for place in places]
+            self._tell((frames.GAPS, tier, pool, places, new, seen.sum - told.sum))
             told.counts[:], told.sum = seen.counts, seen.sum

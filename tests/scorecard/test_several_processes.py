@@ -38,6 +38,7 @@ async def two_relays(folder: Path, policy: str, journal: str = "", notify: str =
         if served.process.returncode is None:
             served.signal(signal.SIGTERM)
             assert await served.exit_code() == 0, served.written.decode()
+        assert b"a bug of the gateway" not in served.written, served.written.decode()
 
 
 async def state_of(served: Serving) -> dict[str, Any]:
