@@ -224,3 +224,12 @@ def test_workload_of_the_tier_default_is_that_of_the_default_tier_of_a_policy(wo
     done = run(*asked, "--duration", "12", "--warmup", "0", "--json")
     assert done.exit_code == 0, done.output
     assert list(json.loads(done.stdout)["runs"][0]["tiers"]) == ["standard"]
+
+
+def test_policy_whose_replicas_are_only_found_cannot_be_simulated(tmp_path: Path, trace: Path) -> None:
+    path = tmp_path / "found.yaml"
+    pool = "{discover: {file: replicas.json}}"
+    path.write_text(POLICY.replace(POLICY[POLICY.index("{replicas:") : POLICY.index("\ntiers")], pool))
+    result = run("simulate", "--policy", str(path), "--trace", str(trace))
+    assert result.exit_code == 2
+    assert "pools.p: its replicas are found while the gateway runs" in " ".join(result.output.split())
