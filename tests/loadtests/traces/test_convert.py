@@ -259,10 +259,10 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
 
 def test_a_journal_of_another_form_is_told_as_one(tmp_path: Path) -> None:
     file = tmp_path / "calls.jsonl"
-    file.write_text(json.dumps({"journal": 3, "run": "r", "part": 1, "version": "9.0"}) + "\n")
+    file.write_text(json.dumps({"journal": FORMAT + 1, "run": "r", "part": 1, "version": "9.0"}) + "\n")
     done = converted(file, out=tmp_path / "out")
     assert done.exit_code == 2
-    complaint = f"{file} is a journal in format 3, of tailgate 9.0: this one reads format 2"
+    complaint = f"{file} is a journal in format {FORMAT + 1}, of tailgate 9.0: this one reads format {FORMAT}"
     assert complaint in " ".join(done.stderr.split())
 
 
