@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.app import Gateway
+from gateway.core.journal.recorder import FORMAT
 from gateway.policy import load_text
 from gateway.settings import Settings
 from gateway.sim.workload.arrivals import Arrival
