@@ -12,6 +12,7 @@ from gateway.core.controller import Controller
 from gateway.core.snapshot import ReplicaState
 from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
+from gateway.driving.store import Store
 from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Access, Done, admin_app
@@ -45,6 +46,8 @@ class AdminPort:
     reloads: PolicyReloads
     journal: Journal | None
     records: RequestRecords
+    store: Store | None
+    """The store that gateways share; None without `--store`."""
     stop: asyncio.Event
     """Set to drain the process."""
     drain_deadline_s: float
@@ -58,6 +61,7 @@ class AdminPort:
             reload=lambda: self.reloads.latest,
             connections=self._connections,
             relays=self._relays,
+            store=lambda: None if self.store is None else self.store.view(),
             not_ready=self._not_ready,
             loop_lag_s=self.lag.read,
             loop_waits=self.lag.waits,

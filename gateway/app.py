@@ -24,6 +24,7 @@ from gateway.core.snapshot import ReplicaState
 from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.relay_link import FrameClock
+from gateway.driving.store import Store
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.wake import Waker
@@ -77,6 +78,7 @@ class Gateway:
         self.metrics = Metrics(policy, self.records.ring)
         self.journal, self.controller = _deciders(settings, policy)
         self.driver = LocalDriver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
+        self.store = None if settings.store is None else self._store(settings.store.get_secret_value())
         self._admin_limits = _admin_limits(settings)
         self.board = ModelBoard(int(time.time()))
         out_of_service, bug = partial(unfit, self.controller), partial(self.driver.supervisor.caught, Callback.WATCH)
@@ -128,6 +130,7 @@ class Gateway:
             reloads=self.reloads,
             journal=self.journal,
             records=self.records,
+            store=self.store,
             stop=self.stop,
             drain_deadline_s=settings.drain_deadline_s,
         )
@@ -144,6 +147,10 @@ class Gateway:
         """Number of replicas that get requests, by pool."""
         return Counter(pool for pool, _, state, _ in self.controller.states() if state is ReplicaState.UP)
 
+    def _store(self, url: str) -> Store:
+        controller, driver = self.controller, self.driver
+        return Store(url, lambda interval_s: controller.load(interval_s, driver.clock()), driver.told)
+
     # ---- life
 
     async def __aenter__(self) -> Gateway:
@@ -154,6 +161,8 @@ class Gateway:
             "watch of the policy": self.reloads.run(),
         }
         parts |= self.records.parts()
+        if self.store is not None:
+            parts["exchange of loads"] = self.store.run()
         if self.journal is not None:
             parts["journal"] = self.journal.run()
         if self.settings.ssl_certfile is not None:

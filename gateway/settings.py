@@ -141,6 +141,11 @@ class Settings(BaseSettings):
         default=None,
         description="Keep who used what in this SQLite file, for `tailgate usage` (docs/guides/usage.md).",
     )
+    store: SecretStr | None = Field(
+        default=None,
+        description="redis://host:port/db, rediss:// or unix://: a Redis or Valkey over which gateways in front of the "
+        "same replicas tell each other their loads.",
+    )
 
     @model_validator(mode="after")
     def _both_parts_of_tls(self) -> Settings:

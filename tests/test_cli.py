@@ -391,6 +391,7 @@ class TestServe:
             "--journal": "/var/calls.jsonl",
             "--journal-file-bytes": "9999999",
             "--journal-files": "3",
+            "--store": "redis://valkey:6379/0",
         }
         run("serve", "--replica", "http://a:1", *(part for pair in given.items() for part in pair))
         ((settings, _, _),) = served

@@ -70,6 +70,7 @@ def serve(
     ssl_certfile: Annotated[Path | None, _option("ssl_certfile", rich_help_panel="Addresses")] = None,
     ssl_keyfile: Annotated[Path | None, _option("ssl_keyfile", rich_help_panel="Addresses")] = None,
     workers: Annotated[str | None, _option("workers", metavar="N|auto", rich_help_panel="Processes")] = None,
+    store: Annotated[str | None, _option("store", metavar="URL", rich_help_panel="Processes")] = None,
     max_connections: Annotated[int | None, _option("max_connections", rich_help_panel="Bounds")] = None,
     max_body_bytes: Annotated[int | None, _option("max_body_bytes", rich_help_panel="Bounds")] = None,
     max_receiving_bytes: Annotated[int | None, _option("max_receiving_bytes", rich_help_panel="Bounds")] = None,

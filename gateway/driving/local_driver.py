@@ -1,6 +1,4 @@
-"""The driver of a controller in the same process. It makes the calls, carries out the commands, and keeps the alarm for
-the next deadline.
-"""
+"""The driver of a controller in the same process: makes the calls, carries out commands, keeps the alarm."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from gateway.core.policy import Policy, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason, RunningAttempt
-from gateway.core.sample import Sample
+from gateway.core.sample import GatewayLoad, Sample
 from gateway.proxy.deadlines import Alarm
 from gateway.proxy.driver import CommandHandler, Driver, Meter
 from gateway.wire.errors.replies import CLIENT_FAULTS
@@ -29,9 +27,7 @@ QUIET_ENDS: Final = (
     AttemptOutcome.IDLE_CLOSED,
 )
 MAX_WAKES: Final = 100
-"""The alarm pauses after this many deadlines in a row whose handling raised an exception. Each such exception fails its
-request.
-"""
+"""The alarm pauses after this many deadlines in a row whose handling raised. Each such exception fails its request."""
 PAUSE_S: Final = 0.05
 """Seconds of such a pause, so that a bug cannot keep the process busy."""
 
@@ -150,6 +146,10 @@ class LocalDriver(Driver):
     def observe(self, replica: str, sample: Sample) -> None:
         """A health check, a scrape or a model list of a replica has a result."""
         self._call(self.controller.observe, (replica, sample))
+
+    def told(self, source: str, load: GatewayLoad) -> None:
+        """Another gateway told its load."""
+        self._call(self.controller.told, (source, load))
 
     def configure(self, policy: Policy) -> None:
         """Apply a new policy. Raises the controller's exceptions, so that a reload can report them."""

@@ -70,6 +70,18 @@ class RelayView:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreView:
+    """State of the store that gateways share. `error`: why it is away; empty while it is not."""
+
+    address: str
+    gateways: int
+    """Other gateways whose loads came within the last rounds."""
+    failures: int
+    """Rounds that failed since the start."""
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """Everything that the pages of the admin port read from the process."""
 
@@ -103,6 +115,8 @@ class Sources:
     """Number of lines that are missing in the access log."""
     policies: Callable[[], Sequence[PolicyInForce]] = tuple
     """The latest policies in force, the present one last."""
+    store: Callable[[], StoreView | None] = lambda: None
+    """State of the store that gateways share; None without one."""
     wall_s: Callable[[], float] = lambda: 0.0
     """Unix time at the zero of that clock."""
     requests: RequestRing | None = None

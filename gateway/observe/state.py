@@ -53,6 +53,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         },
         "connections": sources.connections(),
         "relays": sources.relays(),
+        "store": sources.store(),
         "loop_lag_s": sources.loop_lag_s(),
         "window_s": SPAN_S,
         "tiers": [

@@ -1,4 +1,4 @@
-"""Deciders of the experiment `affinity`: independent gateways, and one that sees all caches."""
+"""Deciders of experiments: independent gateways, and one that sees all caches."""
 
 from __future__ import annotations
 
@@ -36,39 +36,39 @@ class Gateways:
 
     def arrive(self, request: Request, now: float) -> list[Command]:
         at = self._at[request.id] = self._chosen(request)
-        return self._outside(at, self._controllers[at].arrive(request, now))
+        return self.outside(at, self._controllers[at].arrive(request, now))
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         own, at = self._inside(attempt_id)
-        return self._outside(at, self._controllers[at].sent(own, now))
+        return self.outside(at, self._controllers[at].sent(own, now))
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
         own, at = self._inside(attempt_id)
-        return self._outside(at, self._controllers[at].first_token(own, now))
+        return self.outside(at, self._controllers[at].first_token(own, now))
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         own, at = self._inside(attempt_id)
-        return self._outside(at, self._controllers[at].progress(own, tokens, now))
+        return self.outside(at, self._controllers[at].progress(own, tokens, now))
 
     def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
         own, at = self._inside(attempt_id)
-        return self._outside(at, self._controllers[at].finish(own, finish, now))
+        return self.outside(at, self._controllers[at].finish(own, finish, now))
 
     def leave(self, request_id: int, now: float) -> list[Command]:
         at = self._at[request_id]
-        return self._outside(at, self._controllers[at].leave(request_id, now))
+        return self.outside(at, self._controllers[at].leave(request_id, now))
 
     def observe(self, replica_name: str, sample: Sample, now: float) -> list[Command]:
         commands: list[Command] = []
         for at, controller in enumerate(self._controllers):
-            commands += self._outside(at, controller.observe(replica_name, sample, now))
+            commands += self.outside(at, controller.observe(replica_name, sample, now))
         return commands
 
     def wake(self, now: float) -> list[Command]:
         commands: list[Command] = []
         for at, controller in enumerate(self._controllers):
             if controller.wake_at() <= now:
-                commands += self._outside(at, controller.wake(now))
+                commands += self.outside(at, controller.wake(now))
         return commands
 
     def wake_at(self) -> float:
@@ -77,7 +77,8 @@ class Gateways:
     def _inside(self, attempt_id: int) -> tuple[int, int]:
         return divmod(attempt_id, len(self._controllers))
 
-    def _outside(self, at: int, commands: list[Command]) -> list[Command]:
+    def outside(self, at: int, commands: list[Command]) -> list[Command]:
+        """Commands of gateway `at`, with the ids of attempts that the caller knows."""
         for command in commands:
             match command:
                 case Dispatch() | Commit() | Cancel():

@@ -29,6 +29,7 @@ from loadtests.experiments.report_speed import report_speed
 from loadtests.experiments.retry_storm import retry_storm
 from loadtests.experiments.routing_staleness import routing_staleness
 from loadtests.experiments.runner import Runner
+from loadtests.experiments.several_gateways import several_gateways
 from loadtests.experiments.simulated_live import simulated_live
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
@@ -53,6 +54,7 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "hold-depth": hold_depth,
     "routing-staleness": routing_staleness,
     "affinity": affinity,
+    "gateways": several_gateways,
     "autoscale": autoscale,
     "step-response": step_response,
     "ttft-collapse": ttft_collapse,

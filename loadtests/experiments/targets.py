@@ -111,6 +111,10 @@ TARGETS: dict[str, dict[str, Target]] = {
         "most_behind_tokens": at_most(0.25),
     },
     "noise": {"mean_disturbed_to_not": at_least(0.95), **_since_start("noise")},
+    "gateways": {
+        "least_goodput_to_one": at_least(0.97),
+        "least_tier_0_to_one": at_least(0.99),
+    },
     "tiers": {
         **_since_start("tiers"),
         "mean_tier_0_attainment": at_least(0.99),

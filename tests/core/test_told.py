@@ -10,11 +10,14 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from gateway.core.estimators.latency_model import LatencyModel
+from gateway.core.forecast.wait import drain_per_s, own_drain_per_s
+from gateway.core.offer import Offer
 from gateway.core.sample import NO_LOAD, GatewayLoad, PoolLoad, ReplicaLoad, Sample
 from tests.effort import examples
 
 from .drivers import POOLS, TIERS
-from .made import STEADY, policy, pool, tier
+from .made import STEADY, a_request, policy, pool, tier
 from .playbook import Story, dispatch, play
 from .test_any_driver import AnyDriver
 
@@ -82,6 +85,32 @@ def test_a_reload_keeps_what_others_told() -> None:
     hears(story, "b", ReplicaLoad("r1", 2), ReplicaLoad("r2", 1))
     story.configured(policy(pool("p", "r2", "r1", slots=2)))
     assert [story.replica(name).others_in_flight for name in ("r1", "r2")] == [2, 1]
+
+
+def test_requests_that_others_finish_make_room_too() -> None:
+    story = play(policy(pool("p", "r1", slots=4), tier("high"), tier("low", 1)))
+    story.arrives("x", tier="low")
+    hears(story, "b", PoolLoad("p", (("low", 3),), ((0, 5), (1, 7))), ReplicaLoad("r1", 3))
+    (served,) = story.controller.state.fleet
+    costs = LatencyModel()
+    costs.stay_s = 2.0
+    assert drain_per_s(costs, served) == 2.0  # 4 requests, 2 s each
+    assert own_drain_per_s(costs, served) == 0.5
+
+
+def test_urgent_requests_that_wait_elsewhere_are_ahead_of_a_new_one() -> None:
+    story = play(policy(pool("p", "r1", slots=1), tier("high"), tier("low", 1)))
+    hears(story, "b", PoolLoad("p", (), ((0, 5), (1, 7))), ReplicaLoad("r1", 1))
+    ahead = [
+        story.controller.state.admission.outlook.ahead(_offer(story, name), 0.0).requests for name in ("high", "low")
+    ]
+    assert ahead == [5, 12]
+
+
+def _offer(story: Story, name: str) -> Offer:
+    found = story.controller.state.places.find(a_request(1, story.controller.policy, 0.0, tier=name), 0.0)
+    assert isinstance(found, Offer)
+    return found
 
 
 def test_a_gateway_tells_its_own_load_alone() -> None:

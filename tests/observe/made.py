@@ -33,7 +33,7 @@ from gateway.core.snapshot import (
 )
 from gateway.observe.metrics.lag import EDGES
 from gateway.observe.metrics.little import LittleView
-from gateway.observe.sources import Discovered, RelayView, Reload, Sources, Watched
+from gateway.observe.sources import Discovered, RelayView, Reload, Sources, StoreView, Watched
 
 PREMIUM = Tier(
     "premium",
@@ -212,6 +212,7 @@ SOURCES = Sources(
     policy=lambda: POLICY,
     snapshot=lambda: SNAPSHOT,
     reload=lambda: Reload(1_700_000_000.0),
+    store=lambda: StoreView("127.0.0.1:6379", 1, 0, ""),
     relays=lambda: [RelayView(1, 4711, 7, 3, 0.001)],
     connections=lambda: 7,
     not_ready=lambda: "",

@@ -9,7 +9,7 @@ from gateway.core.admission.promises import Doubt, Promises
 from gateway.core.admission.wording import above_bound, above_limit
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.forecaster import Forecaster
-from gateway.core.forecast.wait import drain_per_s
+from gateway.core.forecast.wait import drain_per_s, own_drain_per_s
 from gateway.core.offer import Offer
 from gateway.core.prediction import NOTHING_AHEAD, Ahead, Forecast
 from gateway.core.snapshot import Trust
@@ -45,8 +45,10 @@ class Outlook:
                 own = tier_queue.ahead_of(request.tenant, start_by)
         above, per_s = queue.above(request.tier, now)
         # Before any backlog, the drain rate is the rate of arrivals. Higher tiers may have nearly all arrivals.
-        drain = None if pool.drain.per_s() is None else self.drain_per_s(pool)
+        drain = None if pool.drain.per_s() is None else own_drain_per_s(self._forecaster.costs(pool), pool)
         share = min(MAX_HIGHER_SHARE, per_s / drain) if drain else 0.0
+        for priority, count in pool.others_waiting.items():
+            above += count if priority <= request.tier.priority else 0
         return Ahead(above + own, own, share, request.tier.floor, own_per_s)
 
     def drain_per_s(self, pool: Pool) -> float | None:

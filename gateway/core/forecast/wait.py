@@ -17,7 +17,16 @@ from gateway.core.prediction import Ahead, Forecast
 
 
 def drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
-    """Drain rate in requests per second; None before any backlog and any answer.
+    """Drain rate in requests per second; None before any backlog and any answer. Requests of other gateways make room
+    too when they end.
+    """
+    own_per_s = own_drain_per_s(costs, pool)
+    others = sum(pool.others_by_tier.values()) if pool.others_by_tier else 0
+    return own_per_s + others / costs.stay_s if own_per_s and others and costs.stay_s > 0.0 else own_per_s
+
+
+def own_drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
+    """Drain rate by requests of this gateway alone.
 
     After a short backlog, most of the estimate comes from Little's law: requests in flight / mean time in the engine.
     """

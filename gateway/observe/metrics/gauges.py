@@ -168,6 +168,10 @@ class ProcessFamilies:
                 [((str(relay.number),), relay.lag_s) for relay in relays],
                 "seconds",
             )
+        store = self._sources.store()
+        if store is not None:
+            yield gauge("tailgate_store_up", "1 while the store can be used.", (), _one(not store.error))
+            yield gauge("tailgate_store_gateways", "Other gateways that tell their loads.", (), _one(store.gateways))
         yield gauge(
             "tailgate_loop_lag_seconds",
             "Longest wait of anything ready to run on the event loop, during the last 15 to 30 s.",

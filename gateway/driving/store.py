@@ -1,0 +1,238 @@
+"""The store (Redis or Valkey) over which gateways in front of the same replicas tell each other their loads.
+
+One task owns the one connection. Ten times a second it writes this gateway's load and reads those of the others, in one
+round trip with a timeout. No request ever waits for it. While the store is away, loads of the others age out, and the
+gateway decides by its own bookings alone.
+
+One hash has all loads, a field for each gateway. Only the controller's own clock decides what is stale, so clocks of
+machines may differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final, Protocol
+
+import msgspec
+
+from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
+from gateway.observe.sources import StoreView
+
+log = logging.getLogger("tailgate")
+
+INTERVAL_S: Final = 0.1
+"""Seconds between two rounds. The experiment `gateways` chose it."""
+TIMEOUT_S: Final = 0.25
+"""Longest time of one round, connecting included."""
+RETRY_S: Final = 1.0
+"""Seconds between two rounds while the store is away."""
+KEY: Final = "{tailgate}:loads"
+KEEP_S: Final = 60
+"""The hash expires after this long without a write. A field that did not change for as long is deleted."""
+VERSION: Final = 1
+MISSING: Final = "--store needs the extra `fleet`: pip install 'tailgate[fleet]'"
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0.0)]
+_Replica = tuple[str, _Count, _Count, _Count, _Count, _Amount, _Amount]
+_Pool = tuple[str, tuple[tuple[str, _Count], ...], tuple[tuple[int, _Count], ...]]
+_Value = tuple[int, int, Annotated[float, msgspec.Meta(gt=0.0, le=KEEP_S)], tuple[_Replica, ...], tuple[_Pool, ...]]
+"""The value of a field: version of the form, number of the round, interval, and the fields of all loads in their order.
+Dataclasses are not given to msgspec, because compiled ones keep only some annotations.
+"""
+
+
+class StoreError(ValueError):
+    """The store cannot be used as configured. The text says why, without a password."""
+
+
+class _Pipeline(Protocol):
+    def hset(self, name: str, key: str, value: bytes) -> object: ...
+    def expire(self, name: str, seconds: int) -> object: ...
+    def hgetall(self, name: str) -> object: ...
+    def execute(self, raise_on_error: bool = True) -> Awaitable[list[Any]]: ...
+
+
+def load_to_bytes(load: GatewayLoad, number: int) -> bytes:
+    """The load as other gateways read it. `number`: of the round, so that an old value is not taken for a new one."""
+    replicas = [
+        (
+            each.name,
+            each.in_flight,
+            each.unread_prompts,
+            each.unread_tokens,
+            each.held_tokens,
+            each.growth_tokens,
+            each.prompt_tokens_per_s,
+        )
+        for each in load.replicas
+    ]
+    pools = [(each.name, each.by_tier, each.waiting) for each in load.pools]
+    return msgspec.json.encode([VERSION, number, load.interval_s, replicas, pools])
+
+
+def load_from_bytes(value: bytes) -> tuple[int, GatewayLoad]:
+    """(number of the round, load). Raises StoreError for what no gateway of this version has written."""
+    try:
+        version, number, interval_s, replicas, pools = msgspec.json.decode(value, type=_Value)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"a value cannot be read: {error}") from None
+    if version != VERSION:
+        raise StoreError(f"a value has version {version}, this gateway reads {VERSION}")
+    of_replicas = tuple([ReplicaLoad(*each) for each in replicas])
+    return number, GatewayLoad(interval_s, of_replicas, tuple([PoolLoad(*each) for each in pools]))
+
+
+class Store:
+    """The connection to the store, and the task that tells and reads loads."""
+
+    def __init__(
+        self,
+        url: str,
+        read: Callable[[float], GatewayLoad],
+        told: Callable[[str, GatewayLoad], None],
+    ) -> None:
+        """`read`: returns this gateway's load, for an interval. `told`: takes the name of another gateway and its load.
+
+        Raises StoreError if the extra `fleet` is not installed, or the URL is none.
+        """
+        try:
+            from redis import asyncio as client  # imported here, because only `--store` needs it
+            from redis.backoff import NoBackoff
+            from redis.exceptions import RedisError
+            from redis.retry import Retry
+        except ImportError:
+            raise StoreError(MISSING) from None
+        self._errors: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
+
+        def connect() -> Any:
+            return client.Redis.from_url(
+                url,
+                single_connection_client=True,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=TIMEOUT_S,
+                socket_connect_timeout=TIMEOUT_S,
+            )
+
+        try:
+            given: Mapping[str, Any] = client.connection.parse_url(url)
+        except ValueError as error:
+            raise StoreError(f"--store: {error}") from None
+        self.address = str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")
+        self._connect = connect
+        self._client: Any = None
+        self._read, self._told = read, told
+        self.name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        """The field of this gateway. A process never takes over the name of another."""
+        self._number = 0
+        self._seen: dict[str, tuple[int, int]] = {}
+        """By field: the number of the last round of that gateway, and our round in which it came."""
+        self._unread = ""
+        """Error text of the last value that could not be read."""
+        self._failures = 0
+        self._error = ""
+        self._is_away = False
+
+    def view(self) -> StoreView:
+        """The state of the store, for the admin pages and metrics."""
+        rounds = 3 if not self._is_away else 0
+        heard = sum(self._number - at < rounds for _, at in self._seen.values())
+        return StoreView(self.address, heard, self._failures, self._error)
+
+    async def run(self) -> None:
+        """Tell and read loads until cancelled. The field of this gateway is deleted then."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                began = loop.time()
+                try:
+                    async with asyncio.timeout(TIMEOUT_S):
+                        await self._round()
+                except self._errors as error:
+                    await self._failed(error)
+                else:
+                    self._succeeded()
+                pause_s = RETRY_S if self._is_away else INTERVAL_S
+                await asyncio.sleep(max(0.0, began + pause_s - loop.time()))
+        finally:
+            await self._leave()
+
+    async def _round(self) -> None:
+        """Write the own load, and read all others."""
+        if self._client is None:
+            self._client = self._connect()
+        self._number += 1
+        pipeline: _Pipeline = self._client.pipeline(transaction=False)
+        pipeline.hset(KEY, self.name, load_to_bytes(self._read(INTERVAL_S), self._number))
+        pipeline.expire(KEY, KEEP_S)
+        pipeline.hgetall(KEY)
+        answers = await pipeline.execute(raise_on_error=False)  # raised errors would repeat the whole command
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        found = answers[-1]
+        for field, value in found.items():
+            self._take(field.decode("utf-8", "replace"), value)
+        stale = [name for name, (_, at) in self._seen.items() if (self._number - at) * INTERVAL_S > KEEP_S]
+        for name in stale:
+            del self._seen[name]
+            await self._client.hdel(KEY, name)
+
+    def _take(self, name: str, value: bytes) -> None:
+        """Take the value of one field, if it is another gateway's and new."""
+        if name == self.name:
+            return
+        try:
+            number, load = load_from_bytes(value)
+        except StoreError as error:
+            if str(error) != self._unread:
+                self._unread = str(error)
+                log.warning("store: the load of gateway %.80s is ignored: %.200s", name, error)
+            return
+        known = self._seen.get(name)
+        if known is None or known[0] != number:
+            self._seen[name] = number, self._number
+            if known is not None:
+                self._told(name, load)  # the first value may be of a gateway that is gone
+
+    def _succeeded(self) -> None:
+        if self._is_away:
+            log.info("store: %s is back", self.address)
+        self._is_away, self._error = False, ""
+
+    async def _failed(self, error: Exception) -> None:
+        """Note why a round failed, and drop the connection: half an answer may be on it."""
+        self._failures += 1
+        self._error = str(error) or f"no answer within {TIMEOUT_S:g} s"
+        if not self._is_away:
+            log.error(
+                "store: %s is away (%.200s); this gateway goes on alone and tries again every %g s",
+                self.address,
+                self._error,
+                RETRY_S,
+            )
+        self._is_away = True
+        await self._close()
+
+    async def _close(self) -> None:
+        dropped, self._client = self._client, None
+        if dropped is not None:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await dropped.aclose()
+            except self._errors as error:
+                log.debug("store: the connection was not closed cleanly: %s", error)
+
+    async def _leave(self) -> None:
+        """Delete the own field, so that others forget this gateway at once."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                if self._client is not None and not self._is_away:
+                    await self._client.hdel(KEY, self.name)
+        except self._errors as error:
+            log.debug("store: the own load stays until it expires: %s", error)
+        await self._close()

@@ -1,0 +1,184 @@
+"""Two gateways share replicas over a real store. It may die, freeze, or answer nonsense: clients never notice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from time import monotonic
+
+import httpx
+import pytest
+
+from gateway.app import Gateway
+from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
+from gateway.driving.store import INTERVAL_S, KEY, Store, StoreError, load_from_bytes, load_to_bytes
+from gateway.observe.sources import StoreView
+from tests.stores import RealStore, needs_store, real_store
+
+from .conftest import Connect, EmulatorFactory, GatewayFactory
+from .policies import rules
+from .raw import chat
+from .state import queued
+from .waiting import until
+
+LOAD = GatewayLoad(0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.25),), (PoolLoad("p", (("std", 1),), ((0, 2),)),))
+FAULTS = ("killed", "frozen", "wrong type", "no rights")
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[RealStore]:
+    async with real_store() as running:
+        yield running
+
+
+def view(gw: Gateway) -> StoreView:
+    assert gw.store is not None
+    return gw.store.view()
+
+
+def others(gw: Gateway) -> int:
+    """Requests of other gateways, as `gw` knows them."""
+    snapshot = gw.controller.snapshot(monotonic())
+    return sum(replica.others_in_flight for pool in snapshot.pools for replica in pool.replicas)
+
+
+async def pair(gateway: GatewayFactory, policy: str, url: str) -> list[Gateway]:
+    """Two gateways that hear each other."""
+    both = [await gateway(policy, store=url) for _ in range(2)]
+    for gw in both:
+        await until(lambda gw=gw: view(gw).gateways == 1)
+    return both
+
+
+@needs_store
+async def test_a_request_waits_for_slots_that_another_gateway_uses(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1, time_scale=0.05)
+    one, other = await pair(gateway, rules(*fleet.urls, slots=2), store.url)
+    busy = [await connect(one.url) for _ in range(2)]
+    for client in busy:
+        client.send(chat(stream=True, max_tokens=4000))
+    await until(lambda: others(other) == 2)
+    waiting = await connect(other.url)
+    waiting.send(chat(max_tokens=1))
+    await until(lambda: queued(other) == 1)
+    assert others(one) == 0
+    await busy[0].close()
+    assert (await waiting.response()).status == 200
+
+
+@needs_store
+async def test_a_gateway_that_leaves_is_forgotten(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1)
+    one, other = await pair(gateway, rules(*fleet.urls), store.url)
+    await one.drain()
+    assert one.store is not None
+    assert await store.tell("HEXISTS", KEY, one.store.name) in (0, False)
+    await until(lambda: view(other).gateways == 0)
+    await until(lambda: len(other.controller.state.others) == 0)
+
+
+@needs_store
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_clients_never_notice_that_the_store_is_away(
+    gateway: GatewayFactory,
+    emulator: EmulatorFactory,
+    store: RealStore,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+) -> None:
+    fleet = await emulator(replicas=1)
+    one, other = await pair(gateway, rules(*fleet.urls), store.url)
+    caplog.set_level(logging.INFO, "tailgate")
+    caplog.clear()
+    before = view(one).failures
+    if fault == "killed":
+        await store.kill()
+    elif fault == "frozen":
+        store.signal(signal.SIGSTOP)
+    elif fault == "wrong type":
+        await store.tell("SET", KEY, "text")
+    else:
+        await store.tell("ACL", "SETUSER", "default", "-hset")
+    await until(lambda: view(one).error and view(other).error)
+    async with httpx.AsyncClient() as client:
+        for gw in (one, other):
+            answers = [
+                await client.post(f"{gw.url}/v1/chat/completions", content=chat(max_tokens=1).split(b"\r\n\r\n", 1)[1])
+                for _ in range(5)
+            ]
+            assert [answer.status_code for answer in answers] == [200] * 5
+        metrics = (await client.get(f"{one.admin_url}/metrics")).text
+        state = (await client.get(f"{one.admin_url}/admin/state")).json()
+    assert "tailgate_store_up 0.0" in metrics
+    assert state["store"]["error"]
+    await until(lambda: view(one).failures >= before + 2)
+    if fault == "killed":
+        await store.start()
+    elif fault == "frozen":
+        store.signal(signal.SIGCONT)
+    elif fault == "wrong type":
+        await store.tell("DEL", KEY)
+    else:
+        await store.tell("ACL", "SETUSER", "default", "+hset")
+    for gw in (one, other):
+        await until(lambda gw=gw: view(gw).gateways == 1 and not view(gw).error)
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("store: ")]
+    outages = sum(" is away " in line for line in lines)
+    assert outages == sum(" is back" in line for line in lines) >= 2
+    assert outages < view(one).failures + view(other).failures, "an outage is logged once"
+
+
+@needs_store
+async def test_an_emptied_store_is_filled_again_by_the_next_round(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1)
+    both = await pair(gateway, rules(*fleet.urls), store.url)
+    await store.tell("FLUSHALL")
+    fields = 0
+    async with asyncio.timeout(10):
+        while fields != len(both):
+            fields = len(await store.tell("HKEYS", KEY))  # type: ignore[arg-type]
+    assert [view(gw).failures for gw in both] == [0, 0]
+
+
+@needs_store
+async def test_a_value_that_no_gateway_wrote_is_logged_once_and_ignored(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = await emulator(replicas=1)
+    await store.tell("HSET", KEY, "stranger", '[1, 7, 0.1, [["r", -5, 0, 0, 0, 0, 0]], []]')
+    await store.tell("HSET", KEY, "newer", "[9, 1, 0.1, [], []]")
+    one, _ = await pair(gateway, rules(*fleet.urls), store.url)
+    assert view(one).gateways == 1
+    ignored = [record.getMessage() for record in caplog.records if "is ignored" in record.getMessage()]
+    assert any("stranger" in line for line in ignored)
+    assert any("newer" in line and "version 9" in line for line in ignored)
+
+
+def test_a_load_reads_back_as_it_was_written() -> None:
+    assert load_from_bytes(load_to_bytes(LOAD, 7)) == (7, LOAD)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:6379", ""])
+def test_an_address_that_is_no_store_is_refused_without_the_password(url: str) -> None:
+    with pytest.raises(StoreError, match="--store: ") as raised:
+        Store(url, lambda _: LOAD, lambda *_: None)
+    assert "redis://" in str(raised.value)
+
+
+async def test_a_store_that_never_was_there_does_not_stop_the_gateway(
+    gateway: GatewayFactory, emulator: EmulatorFactory
+) -> None:
+    fleet = await emulator(replicas=1)
+    gw = await gateway(rules(*fleet.urls), store="redis://:secret@127.0.0.1:1/0")
+    await until(lambda: view(gw).failures)
+    assert "secret" not in str(view(gw))
+    assert view(gw).address == "127.0.0.1:1"
+    assert INTERVAL_S < 1.0
