@@ -124,7 +124,8 @@ def several_gateways(runner: Runner) -> Findings:
         ]
         grid = Grid(title, columns, rows)
         findings.grids.append(grid)
-        findings.notes.append(f"## {title}\n\n{grid_as_markdown(grid)}")
+        bare_rows = [[cell.partition(" (")[0] for cell in row] for row in rows]  # pages are short
+        findings.notes.append(f"## {title}\n\n{grid_as_markdown(Grid(title, columns, bare_rows))}")
     findings.raw |= {
         f"{cell.seats} seats, {cell.load:g}x, {cell.gateways}, {cell.way.name}": summary(of)
         for cell, of in found.items()
