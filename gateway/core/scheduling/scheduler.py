@@ -68,7 +68,7 @@ class Scheduler:
                 continue
             if len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes:
                 pool.held.add(live)
-                live.held_by = pool
+                live.held_by, live.decision = pool, None
                 self._life.arm(live)
                 return True
         return False
