@@ -105,7 +105,8 @@ class ReplicaChanges:
         for live in [self._state.requests[held.request.id] for pool in gone for held in pool.held.all()]:
             self._life.unqueue(live)
             other = self._scheduler.place(live)
-            if other is not None and self._scheduler.reserve(live, other):
+            # One that was sent before is charged to its tenant already.
+            if other is not None and (live.use is not None or self._scheduler.reserve(live, other)):
                 self._scheduler.enter(live, other)
 
     def told(self, source: str, load: GatewayLoad) -> None:
