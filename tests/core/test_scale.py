@@ -8,6 +8,7 @@ from gateway.core.estimators.latency_model import LatencyModel
 from gateway.core.fleet.autoscale import TICK_S, Demand
 from gateway.core.sample import Sample
 from gateway.core.snapshot import DemandView
+from tests.interpreted import interpreted
 
 from .made import policy, pool, tier
 from .playbook import Story as Play
@@ -107,6 +108,7 @@ def counted(story: Play, name: str) -> int:
     return found.demand.requests
 
 
+@interpreted
 def test_spilled_request_is_demand_of_both_pools() -> None:
     story, _ = spilling(0.0)
     story.arrives("a").expect(dispatch("l1"))
@@ -114,6 +116,7 @@ def test_spilled_request_is_demand_of_both_pools() -> None:
     assert (counted(story, "p"), counted(story, "long")) == (1, 1)
 
 
+@interpreted
 def test_request_served_by_the_fallback_is_demand_of_both_pools() -> None:
     story, _ = told(rules(), large=0.9)
     story.arrives("a").expect(dispatch("s1"))
@@ -121,6 +124,7 @@ def test_request_served_by_the_fallback_is_demand_of_both_pools() -> None:
     assert (counted(story, "large"), counted(story, "small")) == (1, 1)
 
 
+@interpreted
 def test_request_refused_by_the_fallback_too_does_not_count_as_its_demand() -> None:
     story, _ = told(rules(), large=0.9, small=0.9)
     story.arrives("a").whatever()
@@ -141,6 +145,7 @@ def test_retry_at_another_pool_counts_as_demand_of_that_pool() -> None:
     assert (counted(story, "first"), counted(story, "second")) == (1, 1)
 
 
+@interpreted
 def test_demand_of_a_pool_that_serves_only_spilled_requests_agrees_with_littles_law() -> None:
     """One request a second, each in the pool for two seconds: two are in flight."""
     story, _ = spilling(0.0, slots=8)
