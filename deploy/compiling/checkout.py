@@ -37,6 +37,7 @@ def compile_checkout(tell: Callable[[str], None]) -> str | None:
         with tempfile.TemporaryDirectory(dir=home) as folder:
             new = Path(folder, "new")
             shutil.copytree(ROOT / "gateway", new / "gateway", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+            (new / "policies").symlink_to(ROOT / "policies")  # beside the package, as in the checkout
             try:
                 build(ROOT, new, tell)
             except CannotCompileError as error:

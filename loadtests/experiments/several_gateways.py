@@ -1,4 +1,4 @@
-"""Several gateways in front of the same engines: what must they tell each other?
+"""Several gateways in front of the same engines, and what they must tell each other.
 
 Four engines of 4, 32 or 256 seats, and as many slots. Each request goes to a random gateway. 1x is what the optimum
 serves. Gateways share nothing; or have the slots divided by their number; or tell their loads at intervals, over a
