@@ -66,8 +66,8 @@ class ApiSide:
         self.upstreams = Upstreams(self.oddities, clock, lists)
         log_access = DebugLog().write if ACCESS.isEnabledFor(10) else None
         self.services = ExchangeServices(driver, self.upstreams, meter, log_access, self.mirrors)
-        if settings.traces is not None:
-            self.services.trace_ratio = settings.traces
+        if settings.trace_share is not None:
+            self.services.trace_ratio = settings.trace_share
         counts = EngineCounts(clock, random.Random(), unfit, board.takes)
         self.handler = RequestHandler(policy, self.services, board, settings.host, counts.ask)
         self.steps = (self.services.keep_alives.sweep, self.upstreams.sweep)

@@ -130,7 +130,7 @@ class Settings(BaseSettings):
         default=8, ge=1, le=1000, description="Files of the access log that are kept: FILE, FILE.1 (the one before) ..."
     )
 
-    traces: float | None = Field(
+    trace_share: float | None = Field(
         default=None,
         ge=0.0,
         le=1.0,

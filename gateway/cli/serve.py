@@ -97,7 +97,7 @@ def serve(
     access_log: Annotated[Path | None, _option("access_log", metavar="FILE", rich_help_panel="Access log")] = None,
     access_log_file_bytes: Annotated[int | None, _option("access_log_file_bytes", rich_help_panel="Access log")] = None,
     access_log_files: Annotated[int | None, _option("access_log_files", rich_help_panel="Access log")] = None,
-    traces: Annotated[float | None, _option("traces", metavar="SHARE")] = None,
+    trace_share: Annotated[float | None, _option("trace_share", "--traces", metavar="SHARE")] = None,
     usage: Annotated[Path | None, _option("usage", metavar="FILE")] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
     log_format: Annotated[str | None, _option("log_format")] = None,

@@ -50,8 +50,8 @@ class RequestRecords:
         if self.usage is not None:
             readers.append(self.usage.add)
         self.traces: TraceExporter | None = None
-        if settings.traces is not None:
-            self.traces = trace_exporter(settings.traces, self.wall_s)
+        if settings.trace_share is not None:
+            self.traces = trace_exporter(settings.trace_share, self.wall_s)
             readers.append(self.traces.take)
         self.ring: RequestRing | None = None
         """None if nobody reads records."""

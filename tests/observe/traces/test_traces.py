@@ -89,7 +89,7 @@ async def test_trace_of_a_client_goes_on_in_the_gateway_and_at_the_replica(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     async with Capture() as capture:
         async with gateways() as start:
-            gateway = await start(POLICY.format(capture.url), traces=1.0)
+            gateway = await start(POLICY.format(capture.url), trace_share=1.0)
             async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
                 ask = {"model": "emulated", "prompt": "a secret question", "max_tokens": 2}
                 answer = await client.post("/v1/completions", json=ask, headers={"traceparent": PARENT})
