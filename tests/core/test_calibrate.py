@@ -62,7 +62,7 @@ def test_weights_stay_finite_when_every_label_is_the_same(label: bool) -> None:
     assert model.of(features(0.9, 50, 0.9)) == pytest.approx(float(label), abs=0.01)
 
 
-def test_one_label_changes_a_probability_little() -> None:
+def test_probability_of_a_half_moves_by_few_points_with_one_label() -> None:
     model = Calibration()
     model.learn(features(0.5, 0, 0.0), True)
     assert 0.5 < model.of(features(0.5, 0, 0.0)) < 0.53

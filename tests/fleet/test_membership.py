@@ -43,7 +43,7 @@ def test_new_addresses_are_members_at_once_in_a_stable_order() -> None:
     assert fleet.tell(["c", "a", "b"], 1.0) == ("a", "b", "c")
 
 
-def test_one_of_few_members_leaves_at_once() -> None:
+def test_pool_of_few_replicas_loses_one_at_once() -> None:
     assert Fleet(["a"]).tell([], 1.0) == ()
     assert Fleet(["a", "b"]).tell(["b"], 1.0) == ("b",)
 

@@ -130,7 +130,7 @@ async def test_most_replicas_of_a_file_stay_when_it_loses_them_until_their_healt
         assert not gw.controller.alive()
 
 
-async def test_one_file_serves_pools_by_label_and_lists_each_replica_once(
+async def test_file_lists_replicas_of_several_pools_by_their_labels_each_once(
     tmp_path: Path, captures: list[Capture]
 ) -> None:
     one, two, three, four = captures
