@@ -161,9 +161,17 @@ def raise_file_limit(wanted: int) -> int:
     return max(soft, allowed)
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
+def free_port(wanted: int = 0) -> int:
+    """A port of loopback (`wanted`, or any) that the system gives to no other process for a minute.
+
+    A closed connection of the port stays in TIME_WAIT. Who asks for any port does not get this one meanwhile; who binds
+    it by its number with SO_REUSEADDR, as servers do, gets it. Raises OSError if `wanted` is taken.
+    """
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", wanted))
+        listener.listen(1)
+        with socket.create_connection(listener.getsockname()):
+            listener.accept()[0].close()  # who closes first keeps TIME_WAIT: it must be the port's own end
+        port: int = listener.getsockname()[1]
         return port

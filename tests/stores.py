@@ -6,12 +6,13 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
+
+from loadtests.processes import free_port
 
 PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
 needs_store = pytest.mark.skipif(PROGRAM is None, reason="needs redis-server: apt-get install redis-server")
@@ -64,10 +65,7 @@ class RealStore:
 @asynccontextmanager
 async def real_store() -> AsyncIterator[RealStore]:
     """A running store. It is killed at the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    store = RealStore(port)
+    store = RealStore(free_port())
     await store.start()
     try:
         yield store

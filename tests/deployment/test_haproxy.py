@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 from pathlib import Path
 
 import httpx
 import pytest
 
 from loadtests.emulator import Emulator
+from loadtests.processes import free_port
 from tests.scorecard.policies import rules
 from tests.scorecard.raw import chat
 from tests.serving import gateways
@@ -26,9 +26,7 @@ async def test_requests_through_haproxy_outlive_one_of_two_gateways() -> None:
     async with Emulator(replicas=1) as fleet, gateways() as start:
         policy = rules(*fleet.urls)
         one, two = await start(policy), await start(policy)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         places = {"BIND": f"127.0.0.1:{port}"}
         for number, gw in enumerate((one, two), 1):
             places[f"GATEWAY_{number}"] = gw.url.removeprefix("http://")

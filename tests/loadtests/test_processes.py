@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 
@@ -13,6 +14,7 @@ from loadtests.processes import (
     Entry,
     Neighbours,
     Usage,
+    free_port,
     machine_busy_s,
     on_cores,
     parse_ps,
@@ -99,3 +101,16 @@ def test_cpu_time_of_the_machine_is_at_least_that_of_this_process() -> None:
     busy_s = machine_busy_s()
     assert busy_s is not None
     assert busy_s > 0
+
+
+def test_free_port_is_kept_from_who_asks_for_any_and_open_to_a_server_that_names_it() -> None:
+    port = free_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(server.getsockname()):
+        pass  # create_server sets SO_REUSEADDR, as servers do
+
+
+def test_free_port_refuses_a_port_that_somebody_listens_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(OSError, match="in use"):
+        free_port(server.getsockname()[1])

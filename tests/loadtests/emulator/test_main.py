@@ -15,6 +15,7 @@ import pytest
 from gateway.observe.metrics.lag import EDGES
 from gateway.sim.engine.profiles import DEFAULT
 from loadtests.emulator.__main__ import main, parser
+from loadtests.processes import free_port
 
 from .wire import connected, http
 
@@ -22,14 +23,12 @@ from .wire import connected, http
 def free_ports() -> int:
     """A port with a free one after it."""
     for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
+        port = free_port()
+        try:
+            free_port(port + 1)
+        except (OSError, OverflowError):
+            continue
+        return port
     raise AssertionError("no two free ports in a row")
 
 
