@@ -164,8 +164,8 @@ def raise_file_limit(wanted: int) -> int:
 def free_port(wanted: int = 0) -> int:
     """A port of loopback (`wanted`, or any) that the system gives to no other process for a minute.
 
-    A closed connection of the port stays in TIME_WAIT. Who asks for any port does not get this one meanwhile; who binds
-    it by its number with SO_REUSEADDR, as servers do, gets it. Raises OSError if `wanted` is taken.
+    A closed connection of the port stays in TIME_WAIT, so a process that asks for any port does not get this one. A
+    server that asks for it by number, with SO_REUSEADDR, gets it. Raises OSError if `wanted` is taken.
     """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
 
+
+@mypyc_attr(acyclic=True)
 class Origin:
     """Facts about a request that only its client connection knows. They are for people, and no decision reads them."""
 
@@ -25,6 +28,7 @@ class Origin:
 UNKNOWN_ORIGIN: Final = Origin()
 
 
+@mypyc_attr(acyclic=True)
 class EarlyRefusal:
     """A request that was refused before it became a `Request`. `why`: value of its `Reason`."""
 
@@ -43,6 +47,7 @@ class EarlyRefusal:
         self.retry_after_s: float | None = None
 
 
+@mypyc_attr(acyclic=True)
 class AttemptHistory:
     """One attempt that has ended."""
 
@@ -90,6 +95,7 @@ class AttemptHistory:
         """The engine's id of the answer; empty if it is unknown."""
 
 
+@mypyc_attr(acyclic=True)
 class History:
     """The last decision of admission on a request, its attempts, and the error that its client got.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from mypy_extensions import mypyc_attr
+
 from gateway.core.history import History
 from gateway.core.request import Request
 from gateway.core.sample import Proof as Proof
@@ -235,6 +237,7 @@ class AttemptResult:
         self.reasoning_tokens = reasoning_tokens
 
 
+@mypyc_attr(acyclic=True)
 @dataclass(slots=True, init=False)
 class Record:
     """Record of a request that is over, for metrics, logs and the journal. Durations in seconds."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from gateway.core.fleet.health.evidence import EVIDENCE, Says, checked, seen_of, text_of
+from gateway.core.fleet.health.evidence import EVIDENCE, Observation, Says, checked, seen_of, text_of
 from gateway.core.fleet.health.replica_health import UNREACHED
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.policy import Policy, Tier
@@ -88,9 +88,10 @@ class Fleet:
         if seen in UNREACHED and replica.spec.dp_rank is not None:
             judged = [other for other in replica.pool.replicas.values() if other.spec.server == replica.spec.server]
         moved = []
+        text = "" if seen is Observation.ANSWER else text_of(finish, request.endpoint)
         for each in judged:
             before, health = each.health.state, each.pool.spec.health
-            each.health.saw(seen, health, now, text_of(finish, request.endpoint))
+            each.health.saw(seen, health, now, text)
             if EVIDENCE[seen].says in (Says.ALIVE, Says.ODD):
                 each.pool.judge.answers.answered(each, seen, request.tenant, body, health, now)
             if self._moved(each, before, now):
@@ -140,7 +141,7 @@ class Fleet:
         if seen is None:
             return False
         state = replica.health.state
-        text = f"{seen.value}: {sample.error}" if sample.error else seen.value
+        text = f"{seen}: {sample.error}" if sample.error else seen
         replica.health.saw(seen, replica.pool.spec.health, now, text, sample.asked_at)
         return self._moved(replica, state, now)
 

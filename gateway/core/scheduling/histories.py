@@ -10,9 +10,7 @@ from gateway.core.results import AttemptResult
 def attempt_history(attempt: Attempt, finish: AttemptResult, now: float) -> AttemptHistory:
     """The history of an attempt that ends now."""
     spec, prediction = attempt.replica.spec, attempt.prediction
-    told = AttemptHistory(
-        attempt.replica.pool.spec.name, spec.name, attempt.hedge, finish.end.value, attempt.opened_at, now
-    )
+    told = AttemptHistory(attempt.replica.pool.spec.name, spec.name, attempt.hedge, finish.end, attempt.opened_at, now)
     told.id = attempt.id
     told.sent_at, told.first_at = attempt.sent_at, attempt.first_at
     if prediction is not None:
@@ -35,7 +33,7 @@ def history_of(live: RequestState) -> History:
         told.answered_by = live.committed.id
     if decision is None:
         return told
-    told.rule, told.mode = decision.rule.value, live.request.tier.admission.mode.value
+    told.rule, told.mode = decision.rule, live.request.tier.admission.mode
     told.binds = decision.binds
     told.threshold = decision.offer.max_breach
     forecast = decision.forecast

@@ -123,6 +123,12 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
 
 def _listing(request: Request, route: tuple[PoolSpec, ...], fleet: Fleet) -> tuple[tuple[PoolSpec, ...], list[str]]:
     """Pools of the route with a replica that takes the request's model, and the names that the others list."""
+    for spec in route:
+        pool = fleet.pool(spec.name)
+        if pool is not None and not pool.may_serve(request):
+            break
+    else:
+        return route, []
     taking: list[PoolSpec] = []
     names: dict[str, None] = {}
     for spec in route:

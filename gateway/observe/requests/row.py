@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from gateway.core.history import AttemptHistory, History
 from gateway.core.results import HedgeResult, Outcome, Reason, Record
 
@@ -12,6 +14,7 @@ SURPRISE: Final = 2.0
 NO_HISTORY: Final = History([], 0, 0)
 
 
+@mypyc_attr(acyclic=True)
 class RequestRow:
     """The facts of a request, of its tier at that time, and of its answer. Durations in seconds, from body complete."""
 
@@ -64,7 +67,7 @@ class RequestRow:
         self.traceparent = origin.traceparent
         self.tenant = request.tenant
         self.tier = request.tier.name
-        self.endpoint = request.endpoint.value
+        self.endpoint = request.endpoint
         self.model = request.model.name
         """The model that served, or would have served."""
         self.asked_model = request.fallback_of or request.split or request.asked_model

@@ -158,9 +158,9 @@ def seen_of(finish: AttemptResult) -> Observation:
 def text_of(finish: AttemptResult, endpoint: Endpoint) -> str:
     """The end of an attempt in words, for the last error of its replica."""
     if finish.status is not None and finish.status >= 400:
-        return f"HTTP {finish.status} on {endpoint.value}"
+        return f"HTTP {finish.status} on {endpoint}"
     seen = seen_of(finish)
-    return f"{'error event' if seen is Observation.FAILED else seen.value} on {endpoint.value}"
+    return f"{'error event' if seen is Observation.FAILED else seen} on {endpoint}"
 
 
 def checked(sample: Sample, said_at: float) -> Observation | None:

@@ -42,6 +42,8 @@ _USELESS: Final = (EjectionReason.STALLED, EjectionReason.FAILING)
 class HealthEvent(Enum):
     """Input of the transition table."""
 
+    __hash__ = object.__hash__  # Enum's own is a function in Python
+
     DEAD = auto()
     FULL = auto()
     """Evidence of death that fills the count."""
