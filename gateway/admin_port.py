@@ -16,6 +16,7 @@ from gateway.driving.store import Store
 from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.watch import FleetWatcher
 from gateway.observe.admin import Access, Done, admin_app
+from gateway.observe.console.history import LastHour
 from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.metrics import Metrics
@@ -41,6 +42,7 @@ class AdminPort:
     fleet: FleetWatcher
     finder: ReplicaFinder
     metrics: Metrics
+    history: LastHour
     sweeper: ControllerSweeper
     lag: LoopLag
     reloads: PolicyReloads
@@ -72,6 +74,7 @@ class AdminPort:
             find=self.handler.find,
             explain=lambda request: self.controller.explain(request, self.driver.clock()),
             now=self.driver.clock,
+            history=self.history,
             policies=lambda: self.reloads.in_force,
             wall_s=self.records.wall_s,
             requests=self.records.ring if self.records.is_kept else None,

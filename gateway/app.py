@@ -31,6 +31,7 @@ from gateway.fleet.wake import Waker
 from gateway.fleet.watch import FleetWatcher
 from gateway.listener import Listener, listener
 from gateway.observe.admin import MAX_BODY_BYTES, Access
+from gateway.observe.console.history import STEP_S, LastHour
 from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
@@ -91,7 +92,9 @@ class Gateway:
         self.handler, self.limits, self.upstreams, self.mirrors = api.handler, api.limits, api.upstreams, api.mirrors
         little = Little(self.metrics, self._held_s, clock())
         self.hub: RelayHub | None = None
-        steps: tuple[Callable[[float], None], ...] = api.steps
+        load = partial(self.controller.load, STEP_S)
+        self.history = LastHour(self.metrics, load, self.controller.snapshot)
+        steps: tuple[Callable[[float], None], ...] = (*api.steps, self.history.sample)
         if relays is not None:
             responses = api.services.responses
             self.hub = RelayHub(self.driver, self.metrics, relays, self.fleet, responses, policy)
@@ -125,6 +128,7 @@ class Gateway:
             fleet=self.fleet,
             finder=self.finder,
             metrics=self.metrics,
+            history=self.history,
             sweeper=self.sweeper,
             lag=self._lag,
             reloads=self.reloads,

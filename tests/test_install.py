@@ -131,7 +131,7 @@ def test_wheel_contains_exactly_the_packages_and_the_policies(installed: Install
     libraries = {name.partition(".")[0] + ".py" for name in names if name.endswith(".so")}
     assert libraries == ({*modules(ROOT), *(f"{name}.py" for name in LIBRARIES)} if is_compiled() else set())
     assert {name for name in names if ".dist-info/" not in name and not name.endswith(".so")} == there
-    assert "gateway/observe/console.html" in names
+    assert "gateway/observe/console/page.html" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 

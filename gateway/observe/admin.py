@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 
+from gateway.observe.console.pages import console_router
 from gateway.observe.explain_request import asked
 from gateway.observe.metrics.exposition import chosen, registry, render
 from gateway.observe.metrics.metrics import Metrics
-from gateway.observe.page import Page
 from gateway.observe.requests.pages import requests_router
 from gateway.observe.sources import Sources
 from gateway.observe.state import document, load_of, state
@@ -77,7 +77,8 @@ def admin_app(
     app.include_router(_probes(sources))
     app.include_router(_metrics(metrics, sources))
     known = [Depends(_known_host(access.names))]
-    app.include_router(_console(metrics, sources), dependencies=known)
+    app.include_router(console_router(sources.history, sources.wall_s), dependencies=known)
+    app.include_router(_state(metrics, sources), dependencies=known)
     app.include_router(requests_router(sources.requests, sources.wall_s), dependencies=known)
     app.include_router(usage_router(sources.usage, sources.policy), dependencies=known)
     app.include_router(_actions(actions, replica_actions, access))
@@ -134,14 +135,9 @@ def _known_host(names: Collection[str]) -> Callable[[Request], Awaitable[None]]:
     return check
 
 
-def _console(metrics: Metrics, sources: Sources) -> APIRouter:
+def _state(metrics: Metrics, sources: Sources) -> APIRouter:
     router = APIRouter()
     started = sources.now()
-    console = Page.load()
-
-    @router.get("/", response_class=HTMLResponse)
-    async def page() -> HTMLResponse:
-        return HTMLResponse(console.html, headers=console.headers)
 
     @router.get("/admin/state")
     async def show() -> Response:

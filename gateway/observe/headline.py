@@ -11,6 +11,7 @@ from gateway.core.redundancy.retries import FAILURES
 from gateway.core.results import Reason
 from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot, usual
 from gateway.observe.metrics.facts import RefusalFamily, Streak, TierFacts
+from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import SPAN_S
 from gateway.observe.sources import Watched
@@ -25,6 +26,7 @@ FAILED: Final = frozenset(
 OUT: Final = (ReplicaState.DOWN, ReplicaState.PROBING, ReplicaState.EJECTED)
 REFUSALS: Final = (RefusalFamily.AT_ONCE, RefusalFamily.WAITED)
 FAILURES_ONLY: Final = (RefusalFamily.FAILURE,)
+HALF: Final = 0.5
 UNUSED: Final = (ReplicaState.ABSENT, ReplicaState.DRAINED)
 
 
@@ -55,7 +57,7 @@ def headlines(metrics: Metrics, snapshot: Snapshot, watched: Sequence[Watched], 
     found = (
         *_unserved(snapshot, unhealthy, tiers, now),
         *_lost_requests(metrics, snapshot, tiers, now),
-        *_late(tiers, now),
+        *_late(metrics, snapshot, tiers, now),
         *_out(snapshot, unhealthy),
     )
     return found or (_well(tiers, now),)
@@ -134,16 +136,26 @@ def _lost(count: float, tiers: Sequence[TierFacts], since_s: float, now: float, 
     return f"{count / max(1.0, min(SPAN_S, since_s)):.2g}/s {verb}{share}"
 
 
-def _late(tiers: Sequence[TierFacts], now: float) -> Iterator[Headline]:
-    """Objectives that answers break, whatever is refused."""
-    broken = [
-        (attainment.broken_s(now), f"{facts.tier.name} {metric.value} {percentile}")
-        for facts in tiers
-        for (metric, percentile), attainment in facts.slo.items()
-        if attainment.kept(now) is False
-    ]
-    if broken:
-        yield Headline(Level.BAD, "answers are late", max(broken)[0], ", ".join(name for _, name in broken))
+def _late(metrics: Metrics, snapshot: Snapshot, tiers: Sequence[TierFacts], now: float) -> Iterator[Headline]:
+    """Objectives that answers break, whatever is refused, with what holds the answers back."""
+    since_s, parts = 0.0, []
+    for facts in tiers:
+        broken = [key for key, attainment in facts.slo.items() if attainment.kept(now) is False]
+        if broken:
+            since_s = max(since_s, *(facts.slo[key].broken_s(now) for key in broken))
+            names = ", ".join(f"{metric.value} {percentile}" for metric, percentile in broken)
+            parts.append(f"{facts.tier.name} {names}{_held_back(metrics, snapshot, facts, now)}")
+    if parts:
+        yield Headline(Level.BAD, "answers are late", since_s, "; ".join(parts))
+
+
+def _held_back(metrics: Metrics, snapshot: Snapshot, facts: TierFacts, now: float) -> str:
+    """The place where most of the TTFT of the last minute was spent, and the bound that replicas have reached."""
+    _, queue_s, first_s, _ = facts.recent_stages.read(now)
+    waited = queue_s / (queue_s + first_s) if queue_s + first_s else 0.0
+    where = f"{waited:.0%} of TTFT waiting here" if waited > HALF else f"{1.0 - waited:.0%} of TTFT at the replicas"
+    bound = binds(metrics, snapshot, facts.tier.name)
+    return f" ({where}{f', bound by {bound}' if bound else ''})"
 
 
 def _out(snapshot: Snapshot, unhealthy: Unhealthy) -> Iterator[Headline]:

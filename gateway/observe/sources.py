@@ -11,6 +11,7 @@ from gateway.core.request import Request
 from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.snapshot import Snapshot
+from gateway.observe.console.history import LastHour
 from gateway.observe.metrics.little import LittleView
 from gateway.observe.requests.ring import RequestRing
 from gateway.observe.usage.ledger import UsageLedger
@@ -109,6 +110,7 @@ class Sources:
     """Returns the decision that a request would get now."""
     now: Callable[[], float]
     """The monotonic clock of the request path."""
+    history: LastHour
     usage: UsageLedger | None = None
     """The ledger; None if no usage is kept."""
     access_log_dropped: Callable[[], int] = int

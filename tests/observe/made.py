@@ -12,7 +12,7 @@ from gateway.core.policy import Limits, Model, Policy, Tier
 from gateway.core.pool_spec import PoolSpec, ReplicaAccess, ReplicaSpec
 from gateway.core.request import Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record
-from gateway.core.sample import Sample
+from gateway.core.sample import GatewayLoad, Sample
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import (
@@ -31,8 +31,10 @@ from gateway.core.snapshot import (
     Snapshot,
     Trust,
 )
+from gateway.observe.console.history import LastHour
 from gateway.observe.metrics.lag import EDGES
 from gateway.observe.metrics.little import LittleView
+from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Discovered, RelayView, Reload, Sources, StoreView, Watched
 
 PREMIUM = Tier(
@@ -234,4 +236,5 @@ SOURCES = Sources(
         Outcome.INVALID, Reason.CONTEXT_LENGTH, f"{request.prompt_exact} tokens for {request.tier.name}"
     ),
     now=lambda: 130.0,
+    history=LastHour(Metrics(POLICY), lambda _: GatewayLoad(5.0), lambda _: SNAPSHOT),
 )

@@ -104,7 +104,7 @@ def test_headline_of_late_answers_names_the_objectives() -> None:
     for _ in range(100):
         metrics.ended(replace(OK, ttft_s=3.0, good=False))
     assert of(metrics, WELL)[0].what == "answers are late"
-    assert of(metrics, WELL)[0].details == "premium ttft p50, premium ttft p99"
+    assert of(metrics, WELL)[0].details == "premium ttft p50, ttft p99 (100% of TTFT at the replicas)"
 
 
 def test_headline_of_a_pool_that_nobody_serves_comes_first_and_says_why() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
@@ -11,16 +11,7 @@ from rich.console import Console
 from gateway.cli.output import console, print_json
 from gateway.cli.running.drain import ADMIN, Admin
 from gateway.cli.running.live import Unanswered, ask_admin
-from gateway.core.admission.rules import SAYS
-from gateway.core.admission.wording import probability
-from gateway.core.decision import RuleName
-from gateway.core.results import Reason
-from gateway.wire.errors.reasons import ROWS
-
-Document = dict[str, Any]
-
-GOOD_STATUS = 200
-NAMES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "e2e"))
+from gateway.observe.requests.story import story
 
 
 def why_command(
@@ -54,140 +45,6 @@ def why_command(
             out.print()
         for label, text in story(one):
             _line(out, label, text)
-
-
-def story(one: Document) -> list[tuple[str, str]]:
-    """The lines about one request: (label, text)."""
-    if one["outcome"] == "early":
-        return _early(one)
-    lines = [("request", _headline(one)), ("who", _who(one)), ("why", _why(one))]
-    decision = one["decision"]
-    if decision is not None:
-        lines.append(("decision", _decision(decision)))
-        if decision["forecast"] is not None:
-            lines.append(("forecast", _forecast(decision, one["bounds"])))
-    lines.append(("measured", _measured(one)))
-    lines.append(("tokens", _tokens(one)))
-    lines += [("attempt", _attempt(each, one)) for each in one["attempts"]]
-    return lines
-
-
-def _early(one: Document) -> list[tuple[str, str]]:
-    reason = Reason(one["reason"])
-    field = "" if one["param"] is None else f", field {one['param']}"
-    who = " of ".join(text for text in (one["tier"], one["tenant"]) if text) or "no known key"
-    return [
-        ("request", f"{one['request_id']}, refused unread at {one['ended']}"),
-        ("who", who),
-        ("why", f"{ROWS[reason].status} {reason.value}{field}: {ROWS[reason].message}"),
-    ]
-
-
-def _headline(one: Document) -> str:
-    verdict = "good" if one["good"] else "not good"
-    outcome = one["outcome"] if one["reason"] is None else f"{one['outcome']} ({one['reason']})"
-    return f"{one['request_id']}, {outcome}, {verdict}, ended {one['ended']}"
-
-
-def _who(one: Document) -> str:
-    key = "" if one["key"] is None else f", key {one['key']}"
-    model = one["model"] if one["asked_model"] is None else f"{one['model']} for {one['asked_model']}"
-    adapter = "" if one["adapter"] is None else f" with adapter {one['adapter']}"
-    form = "streamed" if one["stream"] else "whole"
-    again = ", a client's retry" if one["client_retry"] else ""
-    place = f"{one['tier']} of {one['tenant']}{key}, {one['endpoint']} {form}, model {model}{adapter}{again}"
-    return f"{place}, policy generation {one['policy']}"
-
-
-def _why(one: Document) -> str:
-    """The error, or the objectives that a late answer missed."""
-    if one["reason"] is not None:
-        row = ROWS[Reason(one["reason"])]
-        retry = "" if one["retry_after_s"] is None else f" Told to retry after {_time(one['retry_after_s'])}."
-        return f"{row.status}: {one['detail'] or row.message}{retry}"
-    if one["missed"]:
-        late = [
-            f"{label} {_time(one[f'{name}_s'])}, more than {_time(one['bounds'][f'{name}_s'])}{_mostly(one, name)}"
-            for name, label in NAMES
-            if name in one["missed"]
-        ]
-        return f"answered, but late: {'; '.join(late)}"
-    return "answered within every objective" if one["good"] else "answered, but cut shorter than the client asked for"
-
-
-def _mostly(one: Document, name: str) -> str:
-    """The stage that took most of a latency."""
-    queue_s, ttft_s, e2e_s = one["queue_s"], one["ttft_s"], one["e2e_s"]
-    if name == "tpot":
-        return ""
-    stages = {"waiting in the gateway": queue_s}
-    if ttft_s is None:
-        stages["at the replica"] = e2e_s - queue_s
-    else:
-        stages["at the replica before the first token"] = ttft_s - queue_s
-        stages["the answer after its first token"] = e2e_s - ttft_s if name == "e2e" else 0.0
-    longest = max(stages, key=stages.__getitem__)
-    return f", mostly {longest} ({_time(stages[longest])})"
-
-
-def _decision(decision: Document) -> str:
-    rule = RuleName(decision["rule"])
-    binds = "" if decision["binds"] is None else f" ({decision['binds']} would break)"
-    chance = ""
-    if decision["breach"] is not None:
-        chance = f"; P(breach) {probability(decision['breach'])}, at most {decision['threshold']:.2f} is admitted"
-    mode = "" if decision["mode"] == "enforce" else f", mode {decision['mode']}"
-    return f"{rule.value}: {SAYS[rule]}{binds}{chance}{mode}"
-
-
-def _forecast(decision: Document, bounds: Document) -> str:
-    forecast = decision["forecast"]
-    parts = [f"wait {_time(forecast['wait_s'])}"]
-    for name, label in NAMES:
-        bound_s = bounds[f"{name}_s"]
-        bound = "" if bound_s is None else f" of {_time(bound_s)}"
-        parts.append(f"{label} {_time(forecast[f'{name}_s'])}{bound}")
-    other = decision["runner_up"]
-    if other is not None:
-        parts.append(f"runner-up {other['replica']}: TTFT {_time(other['ttft_s'])}, P(breach) {other['breach']:.2f}")
-    return ", ".join(parts)
-
-
-def _measured(one: Document) -> str:
-    parts = [f"received in {_time(one['receive_s'])}", f"waited {_time(one['queue_s'])}"]
-    parts += [f"{label} {_time(one[f'{name}_s'])}" for name, label in NAMES if one[f"{name}_s"] is not None]
-    marks = [name for name in ("degraded", "explored", "would_shed") if one[name]]
-    if one["hedged"] is not None:
-        marks.append(f"hedge {one['hedged']}")
-    return ", ".join(parts + marks)
-
-
-def _tokens(one: Document) -> str:
-    cached = "" if one["cached_tokens"] is None else f", {one['cached_tokens']} of them cached"
-    source = "by the engine's count" if one["tokens_exact"] else "estimated"
-    most = f" of at most {one['max_tokens']}" if one["max_tokens"] else ""
-    estimate = one["prompt_tokens_estimated"]
-    return f"prompt {one['prompt_tokens']} (estimate {estimate}){cached}; answer {one['output_tokens']}{most}, {source}"
-
-
-def _attempt(each: Document, one: Document) -> str:
-    kind = "hedge to" if each["hedge"] else "to"
-    parts = [f"{kind} {each['replica']} (pool {each['pool']}) at {_time(each['opened_s'])}"]
-    if each["first_token_s"] is not None:
-        expected = "" if each["expected_ttft_s"] is None else f", expected {_time(each['expected_ttft_s'])}"
-        took_s = each["first_token_s"] - each["opened_s"]
-        parts.append(f"first token after {_time(took_s)}{expected}")
-    status = "" if each["status"] in (None, GOOD_STATUS) else f" with HTTP {each['status']}"
-    parts.append(f"{each['end']}{status} at {_time(each['ended_s'])}")
-    if len(one["attempts"]) > 1 and each["answered"]:
-        parts.append("the client got this one")
-    return ", ".join(parts)
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    return f"{seconds * 1000:.0f} ms" if seconds < 1.0 else f"{seconds:.2f} s"
 
 
 def _line(out: Console, label: str, text: str) -> None:

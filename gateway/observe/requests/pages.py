@@ -13,6 +13,7 @@ from gateway.core.history import EarlyRefusal
 from gateway.core.results import Outcome, Reason
 from gateway.observe.requests.document import document_of
 from gateway.observe.requests.ring import Found, RequestRing
+from gateway.observe.requests.story import story
 from gateway.observe.state import document
 
 MAX_LISTED = 1000
@@ -79,7 +80,8 @@ def requests_router(ring: RequestRing | None, wall_s: Callable[[], float]) -> AP
         found = records.find(request_id)
         if not found:
             raise HTTPException(404, _unknown(request_id, records, wall_s()))
-        return answer({"requests": [document_of(each, wall_s()) for each in found]})
+        told = [document_of(each, wall_s()) for each in found]
+        return answer({"requests": [{**each, "story": story(each)} for each in told]})
 
     return router
 

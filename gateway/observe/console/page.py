@@ -8,6 +8,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Final
+
+PARTS: Final = {
+    "/* style */": ("page.css",),
+    "/* scripts */": ("elements.js", "charts.js", "now.js", "lists.js", "page.js"),
+}
+"""Places in the page, and the files that stand there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +26,14 @@ class Page:
 
     @classmethod
     def load(cls) -> Page:
-        """Load the page from the file beside this one. Only the page's own script and style may run. Their hashes allow
-        them.
+        """Load the page from the files beside this one, and put its style and its scripts into it. Only these may run.
+        Their hashes allow them.
         """
-        html = files("gateway.observe").joinpath("console.html").read_text("utf-8")
+        folder = files("gateway.observe.console")
+        html = folder.joinpath("page.html").read_text("utf-8")
+        for place, names in PARTS.items():
+            found = "\n".join(folder.joinpath(name).read_text("utf-8") for name in names)
+            html = html.replace(place, found)
         policy = (
             f"default-src 'none'; connect-src 'self'; script-src {_hash(html, 'script')}; "
             f"style-src {_hash(html, 'style')}; img-src data:; "
@@ -39,6 +50,6 @@ class Page:
 
 def _hash(html: str, element: str) -> str:
     found = re.search(f"<{element}>(.*?)</{element}>", html, re.DOTALL)
-    assert found, f"console.html has no {element}"
+    assert found, f"page.html has no {element}"
     digest = hashlib.sha256(found[1].encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,1 @@
+"""The console: one page, and the hour of figures that it draws."""
