@@ -24,6 +24,7 @@ from gateway.core.snapshot import ReplicaState
 from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.relay_link import FrameClock
+from gateway.driving.state_dir import StateKeeper
 from gateway.driving.store import Store
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.discovery.finder import ReplicaFinder
@@ -90,13 +91,13 @@ class Gateway:
             settings, policy, self.driver, self.metrics, self.metrics.copied, self.board, self.fleet, out_of_service
         )
         self.handler, self.limits, self.upstreams, self.mirrors = api.handler, api.limits, api.upstreams, api.mirrors
+        responses = api.services.responses
         little = Little(self.metrics, self._held_s, clock())
         self.hub: RelayHub | None = None
         load = partial(self.controller.load, STEP_S)
         self.history = LastHour(self.metrics, load, self.controller.snapshot)
         steps: tuple[Callable[[float], None], ...] = (*api.steps, self.history.sample)
         if relays is not None:
-            responses = api.services.responses
             self.hub = RelayHub(self.driver, self.metrics, relays, self.fleet, responses, policy)
             self.board.on_change = self.hub.listed
             steps = (*steps, self.hub.sweep)
@@ -106,6 +107,8 @@ class Gateway:
         waker = Waker(self.controller.on_hold, clock)
         users = PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder, waker, self.hub)
         self.reloads = PolicyReloads(users, settings, policy, policy_path)
+        directory = settings.state_dir
+        self._state = None if directory is None else StateKeeper(directory, self.driver, responses)
         self._lag = LoopLag(clock, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()
@@ -167,6 +170,8 @@ class Gateway:
         parts |= self.records.parts()
         if self.store is not None:
             parts["exchange of loads"] = self.store.run()
+        if self._state is not None:
+            parts["state"] = self._state.run()
         if self.journal is not None:
             parts["journal"] = self.journal.run()
         if self.settings.ssl_certfile is not None:
@@ -176,6 +181,8 @@ class Gateway:
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
         await self.reloads.begin()
+        if self._state is not None:
+            await self._state.begin()
         none: list[socket.socket] = []  # the API of a decider is served by its relays
         self._serving = [
             asyncio.create_task(each.serve(none if each is self._api and self.hub is not None else None))
@@ -241,6 +248,8 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.hub is not None:
             self.hub.close()
+        if self._state is not None:
+            await self._state.aclose()
         self.driver.close()
         await self.api.aclose()
         await self.records.aclose()

@@ -18,6 +18,7 @@ import uvloop
 
 from gateway.app import Gateway
 from gateway.core.policy import Policy
+from gateway.driving.state_dir import StateDirError
 from gateway.driving.store import StoreError
 from gateway.listener import ListenError
 from gateway.notify import notify
@@ -103,7 +104,7 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
             return CANNOT_LISTEN
     except PolicyErrors as errors:
         problem = str(errors)
-    except (JournalError, AccessLogError, UsageError, TracesError, StoreError) as error:
+    except (JournalError, AccessLogError, UsageError, TracesError, StoreError, StateDirError) as error:
         problem = str(error)
     except ListenError as error:
         print(f"{error}: give another by {_option('admin_uds')}", file=sys.stderr)

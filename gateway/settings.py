@@ -141,6 +141,11 @@ class Settings(BaseSettings):
         default=None,
         description="Keep who used what in this SQLite file, for `tailgate usage` (docs/guides/usage.md).",
     )
+    state_dir: Path | None = Field(
+        default=None,
+        description="Keep what was learned in this directory, and begin with it after a restart "
+        "(docs/operations/running.md).",
+    )
     store: SecretStr | None = Field(
         default=None,
         description="redis://host:port/db, rediss:// or unix://: a Redis or Valkey over which gateways in front of the "

@@ -392,6 +392,7 @@ class TestServe:
             "--journal-file-bytes": "9999999",
             "--journal-files": "3",
             "--store": "redis://valkey:6379/0",
+            "--state-dir": "/var/lib/tailgate",
         }
         run("serve", "--replica", "http://a:1", *(part for pair in given.items() for part in pair))
         ((settings, _, _),) = served

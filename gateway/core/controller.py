@@ -29,7 +29,7 @@ after the call has returned, so no call is made during another.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.core.commands import Command
 from gateway.core.policy import Policy
@@ -42,6 +42,7 @@ from gateway.core.scheduling.attempts import AttemptLifecycle
 from gateway.core.scheduling.endings import Endings
 from gateway.core.scheduling.inspect import Inspector
 from gateway.core.scheduling.lifecycle import Lifecycle
+from gateway.core.scheduling.remembered import recall
 from gateway.core.scheduling.replica_changes import ReplicaChanges
 from gateway.core.scheduling.scheduler import Scheduler
 from gateway.core.scheduling.state import State
@@ -260,6 +261,16 @@ class Controller(Inspector):
         gone = self.state.configure(policy)
         self.changes.check()
         self.changes.replace_waiting(gone)
+        return commands
+
+    def recall(self, memory: Mapping[str, object], away_s: float, now: float) -> list[Command]:
+        """Take over what a predecessor had learned when it ended, `away_s` seconds (>= 0) ago.
+
+        `memory`: that of its `memory`, with tuples for lists. Called before the first request.
+        """
+        commands = self._call.begin(now)
+        recall(self.state, memory, away_s)
+        self.changes.check()
         return commands
 
     # ---- time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
@@ -150,6 +150,10 @@ class LocalDriver(Driver):
     def told(self, source: str, load: GatewayLoad) -> None:
         """Another gateway told its load."""
         self._call(self.controller.told, (source, load))
+
+    def recall(self, memory: Mapping[str, object], away_s: float) -> None:
+        """Take over what a predecessor had learned `away_s` seconds ago."""
+        self._call(self.controller.recall, (memory, away_s))
 
     def configure(self, policy: Policy) -> None:
         """Apply a new policy. Raises the controller's exceptions, so that a reload can report them."""
@@ -396,11 +400,7 @@ class LocalDriver(Driver):
     def _lagged(self, late_s: float) -> None:
         self._call(self.controller.lagged, (late_s,))
 
-    def _tell_progress(self, grown: list[tuple[int, int]]) -> None:
-        self.progress(grown)
-
     def progress(self, grown: Sequence[Sequence[int]]) -> None:
-        """Attempts have these numbers of tokens so far; 0 where they cannot be seen."""
         for attempt, tokens in grown:
             if attempt in self._request_ids:  # a report before it may have ended it
                 self._grew(attempt, tokens)

@@ -7,7 +7,7 @@ decider is told all requests that are not over: those that run are adopted, the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from gateway.core.estimators.prompt_length import PromptEstimator
@@ -197,7 +197,7 @@ class RemoteDriver(Driver):
         self.supervisor.caught(callback, error)
         self.tell((frames.FAIL, self.clock(), request_id))
 
-    def _tell_progress(self, grown: list[tuple[int, int]]) -> None:
+    def progress(self, grown: Sequence[Sequence[int]]) -> None:
         self.tell((frames.PROGRESS, self.clock(), grown))
 
     # ---- reads

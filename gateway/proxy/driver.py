@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.core.deadlines import PROGRESS_EVERY_S
@@ -195,10 +195,10 @@ class Driver(ABC):
         grown += [(attempt, 0) for attempt in self._stirred]
         self._grown.clear()
         self._stirred.clear()
-        self._tell_progress(grown)
+        self.progress(grown)
 
     @abstractmethod
-    def _tell_progress(self, grown: list[tuple[int, int]]) -> None:
+    def progress(self, grown: Sequence[Sequence[int]]) -> None:
         """Report the tokens of these attempts; 0 where they cannot be seen."""
 
     def _stop_reports(self, attempt: int) -> None:

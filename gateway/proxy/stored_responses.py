@@ -8,7 +8,7 @@ tenant. A request that continues an unknown id is not forwarded, because the len
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, cast
 
 import orjson
@@ -134,6 +134,22 @@ class StoredResponses:
         for tenant, known in self._known.items():
             for response_id, each in known.items():
                 yield _row(tenant, response_id, each)
+
+    def memory(self, now: float) -> Iterator[Sequence[object]]:
+        """All responses that can be continued, for `recall` of another run: with their age in place of their time.
+        Others may be kept or forgotten meanwhile.
+        """
+        for tenant, known in list(self._known.items()):
+            for response_id, each in list(known.items()):
+                if self._restarts(each.stored.replica) == each.restarts:
+                    yield (*_row(tenant, response_id, each)[:-2], now - each.at)
+
+    def recall(self, rows: Iterable[Sequence[object]], written_at: float) -> None:
+        """Remember the responses of an earlier run. Its engines are expected to run still: one that does not answers
+        that it has lost them. `written_at`: when they were written.
+        """
+        for *row, age_s in rows:
+            self.add((*row, written_at - cast(float, age_s), 0))
 
     def _insert(self, tenant: str, response_id: str, new: Continuable) -> None:
         self.forget(tenant, response_id)  # it is inserted again below as the newest

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from gateway.app import Gateway
 from gateway.driving.policy_bytes import policy_from_bytes
 from gateway.driving.relay_link import FrameClock
+from gateway.driving.state_dir import StateDirError
 from gateway.driving.store import StoreError
 from gateway.listener import ListenError
 from gateway.observe.journal.parts import JournalError
@@ -30,7 +31,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     try:
         policy = policy_from_bytes(setup.policy) if setup.policy_path is None else load(setup.policy_path)
         gateway = Gateway(setup.settings, policy, setup.policy_path, relays=FrameClock(time.monotonic))
-    except (PolicyErrors, JournalError, AccessLogError, UsageError, TracesError, StoreError) as error:
+    except (PolicyErrors, JournalError, AccessLogError, UsageError, TracesError, StoreError, StateDirError) as error:
         control.say(Say.FAILED, f"1 {error}".encode())
         return 1
     hub = gateway.hub

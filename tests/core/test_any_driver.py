@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import orjson
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from gateway.core.request import Endpoint, Prefix, Request
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.sample import Sample
 from gateway.core.sessions import Session, StoredResponse, key_of
+from gateway.driving.state_bytes import in_tuples
 from tests.effort import examples
 
 from .drivers import POOLS, TENANTS, TIERS, Driver, policies, roomy_policies, strict_policies
@@ -215,6 +217,11 @@ class AnyDriver(RuleBasedStateMachine):
     @rule(replica=replicas, context=st.sampled_from([None, 120, 4000]))
     def scrape(self, replica: str, context: int | None) -> None:
         self.driver.tell("observe", replica, Sample(waiting=1, running=2, context_tokens=context))
+
+    @rule(away_s=pauses)
+    def recall(self, away_s: float) -> None:
+        memory = self.driver.controller.memory(self.driver.now)
+        self.driver.tell("recall", in_tuples(orjson.loads(orjson.dumps(memory))), away_s)
 
     @rule(policy=st.one_of(st.none(), st.none(), policies()))
     def reload(self, policy: Policy | None) -> None:

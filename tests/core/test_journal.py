@@ -44,6 +44,7 @@ READS = {
     "states",
     "held",
     "load",
+    "memory",
     "holdings",
     "on_hold",
     "snapshot",
@@ -134,6 +135,7 @@ def test_journal_can_encode_every_call_and_command() -> None:
         "float": 1.5,
         "bool": True,
         "GatewayLoad": GatewayLoad(0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.0),), (PoolLoad("p", (("std", 1),)),)),
+        "Mapping[str, object]": {"pools": {"p": {"samples": 3, "costs": {"low": (0.5, 1.0)}}}},
         "Sequence[RunningAttempt]": (RunningAttempt(4, "r1", 1.5, None, committed=False),),
     }
     told: list[Told] = [("arrive", (made, 1.0), [])]
@@ -323,6 +325,7 @@ def test_recorder_reports_every_call_with_its_answer() -> None:
         ("drain", "r1", True, 0.7),
         ("lagged", 2.5, 0.75),
         ("told", "other", GatewayLoad(0.1), 0.75),
+        ("recall", {"pools": {"p": {"samples": 100}}}, 2.0, 0.75),
         ("wake", 0.8),
         ("finish", 1, AttemptResult(AttemptOutcome.TRUNCATED), 0.9),
         ("leave", 1, 1.0, Reason.CLIENT_STALLED),

@@ -27,8 +27,8 @@ KEYS = {"key-of-acme-0000": "acme"}
 
 
 @asynccontextmanager
-async def two_relays(folder: Path, policy: str, journal: str = "", notify: str = "") -> AsyncIterator[Serving]:
-    environment = {"TAILGATE_WORKERS": "2", "TAILGATE_JOURNAL": journal, "NOTIFY_SOCKET": notify}
+async def two_relays(folder: Path, policy: str, **environment: str) -> AsyncIterator[Serving]:
+    environment = {"TAILGATE_WORKERS": "2", **environment}
     async with serving(folder, policy, **environment) as served:  # type: ignore[arg-type]
         try:
             yield served
@@ -231,7 +231,7 @@ async def test_concurrency_of_a_tenant_counts_over_all_relays(
 
 async def test_journal_of_a_decider_is_replayed_bit_for_bit(tmp_path: Path, capture: Capture, connect: Connect) -> None:
     journal = tmp_path / "calls.jsonl"
-    async with two_relays(tmp_path, rules(capture.url), journal=str(journal)) as served:
+    async with two_relays(tmp_path, rules(capture.url), TAILGATE_JOURNAL=str(journal)) as served:
         clients = [await connect(served.url) for _ in range(4)]
         for stream in (False, True):
             for client in clients:
@@ -243,7 +243,7 @@ async def test_journal_of_a_decider_is_replayed_bit_for_bit(tmp_path: Path, capt
 
 async def test_decider_that_cannot_begin_ends_the_gateway_with_its_message(tmp_path: Path, capture: Capture) -> None:
     with pytest.raises(AssertionError, match=r"cannot be written|No such file"):
-        async with two_relays(tmp_path, rules(capture.url), journal=str(tmp_path / "no" / "folder")):
+        async with two_relays(tmp_path, rules(capture.url), TAILGATE_JOURNAL=str(tmp_path / "no" / "folder")):
             pass
 
 

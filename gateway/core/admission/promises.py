@@ -7,10 +7,12 @@ TTFT percentiles limit admissions (estimators/ttft_judge.py). TPOT and e2e objec
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.decision import Decision
+from gateway.core.estimators.memory import Remembering, objects_in
 from gateway.core.estimators.step_margin import LONG_START, StepMargin
 from gateway.core.estimators.ttft_judge import TtftJudge, ttft_judges
 from gateway.core.fleet.pool import Pool
@@ -84,6 +86,7 @@ class Promises:
     def configure(self, policy: Policy) -> None:
         """Apply a policy."""
         self._tiers = tiers = policy.tiers
+        self._pools = tuple(policy.pools)
         self._margins = {}
         self._tpot = {
             (pool, objective): margin
@@ -100,6 +103,27 @@ class Promises:
             name: ttft_judges(judges.get(name, ()), tier.slo.ttft) for name, tier in tiers.items() if tier.slo.ttft
         }
         self._fairness = {name: self._fairness.get(name) or LengthFairness() for name in tiers}
+
+    def memory(self) -> dict[str, object]:
+        """The margins of all objectives, by name."""
+        return {name: each.memory() for name, each in self._named()}
+
+    def recall(self, memory: object) -> None:
+        """Take over the margins of a predecessor."""
+        for pool in self._pools:
+            for tier in self._tiers.values():
+                self._margins_of(pool, tier)
+        for name, each in self._named():
+            each.recall(objects_in(memory).get(name))
+
+    def _named(self) -> Iterator[tuple[str, Remembering]]:
+        for tier, judges in self._judges.items():
+            for judge in judges:
+                yield f"ttft {tier} {judge.objective}", judge
+        for (pool, objective), margin in self._tpot.items():
+            yield f"tpot {pool} {objective}", margin
+        for (pool, tier, objective), margin in self._e2e.items():
+            yield f"e2e {pool} {tier} {objective}", margin
 
     # ---- decisions
 

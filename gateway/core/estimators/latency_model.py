@@ -15,6 +15,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.histograms import Pace
+from gateway.core.estimators.memory import Remembering
 from gateway.core.estimators.regression import FIRST, NonNegative
 
 # Model units: prompt tokens and decoding sequences in thousands, context tokens in hundreds of thousands. They make all
@@ -41,7 +42,7 @@ HIGHER: Final = 0.0125
 """
 
 
-class LatencyModel:
+class LatencyModel(Remembering):
     """Learned costs of the typical replica of one pool."""
 
     __slots__ = (
@@ -90,6 +91,23 @@ class LatencyModel:
         """Step limit (seconds) of the typical replica; inf without any. The forecast of a queued request assumes the
         typical replica, because its own replica is not known yet.
         """
+
+    def remembered(self) -> tuple[str, ...]:
+        return (
+            "step",
+            "ttft",
+            "_low",
+            "lessons",
+            "residual",
+            "stay_s",
+            "decode_s",
+            "merged",
+            "queued_backlog",
+            "queued_decodes",
+            "queued_context",
+            "queued_slot_s",
+            "queued_drift",
+        )
 
     @property
     def has_single_steps(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
+
 MAX_LOGIT: Final = 8.0
 SCALE: Final = 4.0
 """Logits and logarithms are divided by this, so that all features are of the order of 1."""
@@ -32,7 +34,7 @@ def logit(p: float) -> float:
     return max(-MAX_LOGIT, min(MAX_LOGIT, math.log(p / (1.0 - p))))
 
 
-class Calibration:
+class Calibration(Remembering):
     """P(label) = logistic(w . x), by Newton's method for one label y after another, where p is what was said of it:
 
         k = C x     g = 1 + p (1 - p) x . k     w += k (y - p) / g     C += DRIFT - p (1 - p) k k' / g
@@ -46,6 +48,9 @@ class Calibration:
     def __init__(self) -> None:
         self.weights = [0.0, SCALE, 0.0, 0.0]
         self._covariance = [[PRIOR_VARIANCE if i == j else 0.0 for j in range(4)] for i in range(4)]
+
+    def remembered(self) -> tuple[str, ...]:
+        return "weights", "_covariance"
 
     def of(self, x: Features) -> float:
         """The calibrated probability."""

@@ -15,6 +15,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.histograms import edge_of, log_edges
+from gateway.core.estimators.memory import Remembering, objects_in, rows_in
 
 EDGES: Final = log_edges(1.0, 65536.0, 0.12)
 SHRINK: Final = 20.0
@@ -34,7 +35,7 @@ PRIOR_TOKENS = (16.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 """Prior: before any answer, these lengths are equally likely."""
 
 
-class Bucket:
+class Bucket(Remembering):
     """Output lengths of one group of requests, shrunk towards the lengths of a larger group, its parent."""
 
     __slots__ = (
@@ -79,6 +80,15 @@ class Bucket:
         if parent is None:
             for tokens in PRIOR_TOKENS:
                 self._count(0, edge_of(EDGES, tokens), True)
+
+    def remembered(self) -> tuple[str, ...]:
+        return "_ended", "_passed", "_longest", "seen"
+
+    def recall(self, memory: object) -> None:
+        """Take over the counts. Parents go first."""
+        super().recall(memory)
+        self._root._taken += 1  # the tables of all buckets are outdated
+        self._read()
 
     @property
     def median(self) -> float:
@@ -268,6 +278,21 @@ class OutputLengths:
 
     def __len__(self) -> int:
         return sum(len(group) for group in self._buckets.values())
+
+    def memory(self) -> dict[str, object]:
+        """The counts of all buckets, parents first."""
+        groups = self._buckets.items()
+        rows = [(model, tier, bits, b.memory()) for (model, tier), group in groups for bits, b in group.items()]
+        return {"all": self._root.memory(), "buckets": rows}
+
+    def recall(self, memory: object) -> None:
+        """Take over the counts of a predecessor."""
+        known = objects_in(memory)
+        self._root.recall(known.get("all"))
+        for row in rows_in(known.get("buckets")):
+            match row:
+                case [str(model), str(tier), int(bits), counts]:
+                    self._new(model, tier, bits).recall(counts)
 
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
         """The narrowest bucket of a request with these properties, for learning. It is created if it does not exist."""

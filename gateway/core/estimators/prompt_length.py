@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering, rows_in
+
 # Priors in tokens per byte, used until a ratio is learned. English text has about .25, code .33. CJK text has .33: a
 # token per character of 3 bytes. The high prior is above all these values, and the low prior is below them.
 PRIOR_HIGH: Final = 0.40
@@ -26,7 +28,7 @@ TEMPLATE_TOKENS: Final = 16
 MAX: Final = 4096
 
 
-class QuantileTracker:
+class QuantileTracker(Remembering):
     """A running quantile of positive samples, by stochastic approximation (Robbins-Monro) of their logarithms.
 
     The step shrinks as 1/n down to a floor, so the quantile is learned fast and still follows drift.
@@ -41,6 +43,9 @@ class QuantileTracker:
         self.value = prior
         """The estimate."""
 
+    def remembered(self) -> tuple[str, ...]:
+        return "value", "_n", "_up", "_down"
+
     def add(self, sample: float) -> None:
         """Learn from one sample > 0."""
         if self._n * MIN_STEP < 1.0:
@@ -53,7 +58,7 @@ class QuantileTracker:
         self.value *= self._up if sample > self.value else self._down
 
 
-class _Ratio:
+class _Ratio(Remembering):
     """Tokens per byte of one model in one length bucket."""
 
     __slots__ = ("_mean", "_samples", "_variance", "high", "low")
@@ -64,6 +69,9 @@ class _Ratio:
         self._variance = PRIOR_VARIANCE
         self.high = QuantileTracker(HIGH_QUANTILE, PRIOR_HIGH)
         self.low = QuantileTracker(LOW_QUANTILE, PRIOR_LOW)
+
+    def remembered(self) -> tuple[str, ...]:
+        return "high", "low", "_samples", "_mean", "_variance"
 
     def add(self, ratio: float) -> None:
         self.high.add(ratio)
@@ -93,6 +101,18 @@ class PromptEstimator:
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[str, int], _Ratio] = {}
+
+    def memory(self) -> list[object]:
+        """The learned ratios."""
+        return [(model, bits, ratio.memory()) for (model, bits), ratio in self._ratios.items()]
+
+    def recall(self, memory: object) -> None:
+        """Take over the ratios of a predecessor."""
+        for row in rows_in(memory)[-MAX:]:
+            match row:
+                case [str(model), int(bits), told]:
+                    ratio = self._ratios[model, bits] = _Ratio()
+                    ratio.recall(told)
 
     def estimate(self, model: str, prompt_bytes: int) -> tuple[int, int]:
         """Estimated tokens (low, high): about 2% of prompts have fewer than `low`, and about 2% more than `high`."""

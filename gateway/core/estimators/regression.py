@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
+
 BLOCK: Final = 40
 """The coefficients are fitted again after each block of this many samples."""
 BLOCKS: Final = 10
@@ -19,7 +21,7 @@ Sums = list[float]
 """The normal equations: the upper triangle of X'WX by rows, and after each row its element of X'Wy."""
 
 
-class NonNegative:
+class NonNegative(Remembering):
     """y = c0 + c1 a + c2 b + c3 c, fitted so that the *relative* error is small, with every coefficient >= 0.
 
     The weight of a sample is 1 / (expected value)^2. Each coefficient is shrunk towards its prior (ridge regression).
@@ -36,6 +38,9 @@ class NonNegative:
         self.coefficients = priors
         self.samples = 0
         """Samples added since the start."""
+
+    def remembered(self) -> tuple[str, ...]:
+        return "coefficients", "samples", "_blocks"
 
     def predict(self, a: float, b: float, c: float) -> float:
         """The fitted value for these features."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway.core.estimators.histograms import Pace
 from gateway.core.estimators.latency_model import LatencyModel
+from gateway.core.estimators.memory import Remembering
 from gateway.core.sample import NO_LOAD, ReplicaLoad
 
 FIRST_STEPS: Final = 8
@@ -34,7 +35,7 @@ HEAD_SHARE: Final = 0.9
 """At most this share of a prompt counts as read before the first token of its answer."""
 
 
-class ReplicaModel:
+class ReplicaModel(Remembering):
     """Learned speed of one replica, its unread prompts, and the time integrals of its load."""
 
     __slots__ = (
@@ -92,6 +93,9 @@ class ReplicaModel:
 
         One scrape is not enough, because a request may wait only for the next step.
         """
+
+    def remembered(self) -> tuple[str, ...]:
+        return "factor", "lessons", "residual", "_most"
 
     @property
     def slowness(self) -> float:

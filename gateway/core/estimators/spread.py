@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.logistic import logistic
+from gateway.core.estimators.memory import Remembering
 
 PROBIT: Final = 1.702
 """Scale of the logistic approximation of the normal distribution function: Phi(z) is about logistic(1.702 z)."""
@@ -42,7 +43,7 @@ def queued_kind(requests_ahead: int) -> int:
     return min(QUEUED + requests_ahead.bit_length(), KINDS - 1)
 
 
-class Spread:
+class Spread(Remembering):
     """Distribution of log(latency / forecast) for each kind of latency: the median, and the deviation on each side of
     it. A kind is a group of latencies whose forecasts have similar errors.
 
@@ -59,6 +60,9 @@ class Spread:
         one_side = [PRIOR_DEVIATION] * QUEUED + [QUEUED_DEVIATION] * (KINDS - QUEUED)
         self._deviations = one_side + one_side
         """First the deviation below the median for each kind, then the deviation above it."""
+
+    def remembered(self) -> tuple[str, ...]:
+        return "_medians", "_deviations"
 
     def add(self, kind: int, error: float) -> None:
         """Learn that a latency was exp(error) times its forecast."""

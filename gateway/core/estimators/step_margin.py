@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
 from gateway.core.estimators.ttft_judge import SAFETY
 from gateway.core.slo import Objective
 
@@ -65,7 +66,7 @@ def planned_late(quantile: float) -> float:
     return (TAIL_SAFETY if quantile > TAIL else SAFETY) * (1.0 - quantile)
 
 
-class StepMargin:
+class StepMargin(Remembering):
     """The margin of one objective in one pool."""
 
     __slots__ = ("_allowed_s", "_log", "objective", "ttft_s")
@@ -76,6 +77,9 @@ class StepMargin:
         self._log = math.log(start)
         self.ttft_s = 0.0
         """Mean TTFT (seconds) of the answers; recent ones count most."""
+
+    def remembered(self) -> tuple[str, ...]:
+        return "_log", "ttft_s"
 
     @property
     def limit_s(self) -> float:

@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
 from gateway.core.estimators.rates import Decay
 from gateway.core.slo import Objective
 
@@ -50,7 +51,7 @@ MAX_MARGIN: Final = 4.0
 """The margin stays between 1 / `MAX_MARGIN` and this: answers of a nearly idle fleet show little about tails."""
 
 
-class TtftJudge:
+class TtftJudge(Remembering):
     """Holds the share of a tier's answers that miss one TTFT objective."""
 
     __slots__ = (
@@ -81,6 +82,9 @@ class TtftJudge:
         self._expected = 0.0
         self._offered = self._alone = 0.0
         self._offered_decay = Decay(OFFERED_MEMORY_S)
+
+    def remembered(self) -> tuple[str, ...]:
+        return ("_log_margin",)
 
     @property
     def open(self) -> int:

@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
+
 START: Final = 32.0
 """First limit, the geometric mean of 1 and 1,024: any number of seats in between is at most five doublings or halvings
 away.
@@ -49,7 +51,7 @@ INTERVAL_S: Final = 1.0
 """Seconds between updates. A limit that is too high is noticed within one or two intervals."""
 
 
-class ConcurrencyLimit:
+class ConcurrencyLimit(Remembering):
     """The learned limit of one replica, at least 1."""
 
     __slots__ = (
@@ -83,6 +85,9 @@ class ConcurrencyLimit:
         """Highest number of running requests in the previous interval."""
         self._said = 0
         """Running requests in the last scrape if requests waited in the engine, else 0."""
+
+    def remembered(self) -> tuple[str, ...]:
+        return "limit", "_growth", "_proven"
 
     @property
     def slots(self) -> int:

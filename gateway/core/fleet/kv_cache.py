@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
 from gateway.core.estimators.rates import Decay
 from gateway.core.sample import Sample
 
@@ -37,7 +38,7 @@ def peak_tokens(held_tokens: float, growth_tokens: float) -> float:
     return growth_tokens * math.exp(held_tokens / growth_tokens - 1.0)
 
 
-class KvCache:
+class KvCache(Remembering):
     """Infers the cache size of one replica, from the context that it holds and from the share in use that scrapes
     report. Also counts preemptions.
     """
@@ -51,6 +52,9 @@ class KvCache:
         self._preempted = self._sent = 0.0
         """Numbers of preemptions and of requests sent, both forgotten by `_decay`."""
         self._decay = Decay(PREEMPTIONS_TAU_S)
+
+    def remembered(self) -> tuple[str, ...]:
+        return ("capacity_tokens",)
 
     def sent(self, now: float) -> None:
         """Count a request that was sent to the replica."""

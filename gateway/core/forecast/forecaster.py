@@ -51,8 +51,8 @@ class Forecaster(Learner):
     """
 
     def __init__(self) -> None:
-        self._pools: dict[str, PoolLearned] = {}
-        self._engines: dict[str, ReplicaModel] = {}
+        self.pools: dict[str, PoolLearned] = {}
+        self.engines: dict[str, ReplicaModel] = {}
         self.lengths = OutputLengths()
 
     def keep(self, policy: Policy, attempts: Iterable[Attempt]) -> None:
@@ -62,12 +62,12 @@ class Forecaster(Learner):
         for attempt in attempts:
             pools.add(attempt.replica.pool.spec.name)
             replicas.add(attempt.replica.spec.name)
-        self._pools = {name: learned for name, learned in self._pools.items() if name in pools}
-        self._engines = {name: engine for name, engine in self._engines.items() if name in replicas}
+        self.pools = {name: learned for name, learned in self.pools.items() if name in pools}
+        self.engines = {name: engine for name, engine in self.engines.items() if name in replicas}
 
     def slowness(self, replica: Replica) -> float:
         """Learned time per token, divided by that of the pool, rounded to steps; 1 if unknown."""
-        learned, engine = self._pools.get(replica.pool.spec.name), self._engines.get(replica.spec.name)
+        learned, engine = self.pools.get(replica.pool.spec.name), self.engines.get(replica.spec.name)
         return engine.slowness if learned is not None and engine is not None and engine.costs is learned.costs else 1.0
 
     # ---- the forecast
@@ -77,11 +77,11 @@ class Forecaster(Learner):
         nothing.
         """
         request, pool = offer.request, offer.pool
-        learned = self._pools.get(pool.spec.name, UNKNOWN)
+        learned = self.pools.get(pool.spec.name, UNKNOWN)
         costs = learned.costs
         wait_s = slot_s = 0.0
         if replica is not None:
-            engine = self._engines.get(replica.spec.name) or IDLE
+            engine = self.engines.get(replica.spec.name) or IDLE
             foreign = engine.foreign(now)
             step_s = costs.step_s(engine.decodes + foreign, engine.context)
             scale, drift = engine.factor, replica.budget.drift
@@ -112,18 +112,18 @@ class Forecaster(Learner):
 
     def is_late(self, request: Request, forecast: Forecast, bound_s: float) -> float:
         """P(the first token comes later than `bound_s` after body complete), 0-1. The pool must have known costs."""
-        spread = self._pools[forecast.pool].spread
+        spread = self.pools[forecast.pool].spread
         elapsed_s = forecast.at - request.body_at
         return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
     def alone_s(self, offer: Offer) -> float:
         """Expected TTFT at an idle replica. The pool must have known costs."""
-        costs = self._pools[offer.pool.spec.name].costs
+        costs = self.pools[offer.pool.spec.name].costs
         return costs.ttft_s(0.0, offer.least_unread, costs.step.coefficients[0])
 
     def is_late_alone(self, pool: Pool, alone_s: float, bound_s: float) -> float:
         """P(TTFT exceeds `bound_s`), 0-1, if the expected TTFT is `alone_s`. The pool must have known costs."""
-        return self._pools[pool.spec.name].spread.over(DIRECT, alone_s, bound_s)
+        return self.pools[pool.spec.name].spread.over(DIRECT, alone_s, bound_s)
 
     def expected_output(self, offer: Offer) -> float:
         """Expected output tokens of all choices together: the median of one answer, times the number of choices."""
@@ -133,16 +133,16 @@ class Forecaster(Learner):
 
     def prefill_s_per_token(self, pool: str) -> float | None:
         """Seconds in which a replica of this pool reads one prompt token; None until known."""
-        return self._pools[pool].costs.prompt_token_s() if self.has_costs(pool) else None
+        return self.pools[pool].costs.prompt_token_s() if self.has_costs(pool) else None
 
     def has_costs(self, pool: str) -> bool:
         """Whether this pool has enough latency samples for its costs to count as known."""
-        return self._pools.get(pool, UNKNOWN).has_costs
+        return self.pools.get(pool, UNKNOWN).has_costs
 
     def step_prices(self, pool: Pool, replica: Replica | None, now: float) -> StepPrices | None:
         """Prices at `replica`, or at the pool's typical replica if None. None until enough answers were measured."""
-        learned = self._pools.get(pool.spec.name)
-        engine = IDLE if replica is None else self._engines.get(replica.spec.name)
+        learned = self.pools.get(pool.spec.name)
+        engine = IDLE if replica is None else self.engines.get(replica.spec.name)
         if learned is None or engine is None or learned.costs.step.samples < FIRST:
             return None
         c0, c1, c2, c3 = learned.costs.step.coefficients
@@ -152,12 +152,12 @@ class Forecaster(Learner):
 
     def costs(self, pool: Pool) -> LatencyModel:
         """The costs of the typical replica of this pool, for reading: those of all unknown pools are one object."""
-        learned = self._pools.get(pool.spec.name)
+        learned = self.pools.get(pool.spec.name)
         return IDLE.costs if learned is None else learned.costs
 
     def unread(self, replica: str, now: float) -> float:
         """Estimated prompt tokens that a replica has not read yet. Requests without streaming count too."""
-        engine = self._engines.get(replica)
+        engine = self.engines.get(replica)
         return 0.0 if engine is None else engine.backlog(now)
 
     # ---- events: called after the counts of pool and replica have changed
@@ -167,8 +167,8 @@ class Forecaster(Learner):
         live, replica = attempt.live, attempt.replica
         if live.request.endpoint in WEIGHTLESS:
             return
-        costs = self._of(replica.pool).costs
-        engine = self._engine(replica, now)
+        costs = self.of(replica.pool).costs
+        engine = self.engine(replica, now)
         scores, choices, bucket = (replica.health.ttft, replica.health.itl), live.request.choices, self._bucket(live)
         unread, others = attempt.slot.unread_tokens, replica.total_in_flight - 1
         attempt.prediction = prediction = AttemptPrediction(engine, bucket, scores, choices, unread, others, now)
@@ -187,7 +187,7 @@ class Forecaster(Learner):
             return
         engine = prediction.engine
         replica = attempt.replica
-        learned = self._of(replica.pool)
+        learned = self.of(replica.pool)
         engine.read(attempt.id, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
         prediction.begin(now)
@@ -211,11 +211,11 @@ class Forecaster(Learner):
         """Take the engine's queue and batch sizes from a new scrape of the replica."""
         sample = replica.sample
         if sample is not None and sample.waiting is not None and sample.running is not None:
-            self._engine(replica, now).scraped(sample.waiting, sample.running, replica.total_in_flight, now)
+            self.engine(replica, now).scraped(sample.waiting, sample.running, replica.total_in_flight, now)
 
     def shared(self, replica: Replica, now: float) -> None:
         """Take the load of other gateways at the replica."""
-        engine = self._engines.get(replica.spec.name)
+        engine = self.engines.get(replica.spec.name)
         if engine is not None:
             engine.share(replica.others, replica.in_flight, replica.held_tokens, now)
 
@@ -236,7 +236,7 @@ class Forecaster(Learner):
         if not is_lesson and (prediction.shown or steps < EARLY_STEPS):
             return
         replica, engine = attempt.replica, prediction.engine
-        costs = self._of(replica.pool).costs
+        costs = self.of(replica.pool).costs
         engine.advance(replica.in_flight, replica.held_tokens, now)
         if is_lesson and replica.health.is_typical and (costs.step.samples < BLOCK or engine.pace.due(now)):
             prediction.learn_speed(costs, steps, now)
@@ -257,7 +257,7 @@ class Forecaster(Learner):
         attempt.prediction = None
         engine = prediction.engine
         replica = attempt.replica
-        learned, took_s = self._of(replica.pool), now - attempt.opened_at
+        learned, took_s = self.of(replica.pool), now - attempt.opened_at
         engine.advance(replica.in_flight, replica.held_tokens, now)
         if finish.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
@@ -319,7 +319,7 @@ class Forecaster(Learner):
         if forecast is None or forecast.judged:
             return
         forecast.judged = True
-        learned = self._pools.get(forecast.pool)
+        learned = self.pools.get(forecast.pool)
         if learned is not None:  # else the pool is gone
             learned.label(live.request.tier, forecast, breached)
 
@@ -334,7 +334,7 @@ class Forecaster(Learner):
 
     def trust(self, pool: str) -> Trust:
         """The state of the forecasts of this pool."""
-        return self._pools.get(pool, UNKNOWN).trust
+        return self.pools.get(pool, UNKNOWN).trust
 
     def decides(self, pool: Pool) -> bool:
         """Whether P(breach) decides on requests of this pool."""
@@ -353,23 +353,23 @@ class Forecaster(Learner):
                     drift_alarms=learned.drift.alarms,
                     reliability=learned.scores.read(),
                 )
-                for name, learned in self._pools.items()
+                for name, learned in self.pools.items()
             ),
-            speeds=tuple((name, engine.factor) for name, engine in self._engines.items()),
+            speeds=tuple((name, engine.factor) for name, engine in self.engines.items()),
         )
 
     # ---- finding
 
-    def _of(self, pool: Pool) -> PoolLearned:
-        learned = self._pools.get(pool.spec.name)
+    def of(self, pool: Pool) -> PoolLearned:
+        learned = self.pools.get(pool.spec.name)
         if learned is None:
-            learned = self._pools[pool.spec.name] = PoolLearned()
+            learned = self.pools[pool.spec.name] = PoolLearned()
         return learned
 
-    def _engine(self, replica: Replica, now: float) -> ReplicaModel:
-        engine = self._engines.get(replica.spec.name)
-        if engine is None or engine.costs is not self._of(replica.pool).costs:
-            engine = self._engines[replica.spec.name] = ReplicaModel(self._of(replica.pool).costs, now)
+    def engine(self, replica: Replica, now: float) -> ReplicaModel:
+        engine = self.engines.get(replica.spec.name)
+        if engine is None or engine.costs is not self.of(replica.pool).costs:
+            engine = self.engines[replica.spec.name] = ReplicaModel(self.of(replica.pool).costs, now)
             engine.others = replica.others
         return engine
 

@@ -7,6 +7,7 @@ from typing import Final
 from gateway.core.estimators.drift import PageHinkley
 from gateway.core.estimators.latency_model import LatencyModel
 from gateway.core.estimators.logistic import Calibration, features
+from gateway.core.estimators.memory import Remembering, objects_in
 from gateway.core.estimators.spread import Spread
 from gateway.core.forecast.reliability import Scores
 from gateway.core.policy import AdmissionMode, Tier
@@ -19,7 +20,7 @@ TRUSTED_SAMPLES: Final = 100
 """P(breach) decides only after this many: the spread of latencies is learned later than their costs."""
 
 
-class PoolLearned:
+class PoolLearned(Remembering):
     """Learned facts of one pool."""
 
     __slots__ = ("_breach", "costs", "drift", "samples", "scores", "spread")
@@ -36,6 +37,20 @@ class PoolLearned:
         """Labels of P(breach)."""
         self.samples = 0
         """Latencies that were compared with their forecasts: first tokens, or whole answers."""
+
+    def remembered(self) -> tuple[str, ...]:
+        return "costs", "spread", "samples"
+
+    def memory(self) -> dict[str, object]:
+        """The fields, and the calibrations by tier."""
+        return {**super().memory(), "breach": {tier: each.memory() for tier, each in self._breach.items()}}
+
+    def recall(self, memory: object) -> None:
+        """Take over the facts of a predecessor."""
+        super().recall(memory)
+        for tier, told in objects_in(objects_in(memory).get("breach")).items():
+            calibration = self._breach[tier] = Calibration()
+            calibration.recall(told)
 
     @property
     def has_costs(self) -> bool:

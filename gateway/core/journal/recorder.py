@@ -109,6 +109,9 @@ class Recorded(Controller):
     def configure(self, policy: Policy, now: float) -> list[Command]:
         return self._told("configure", Controller.configure, policy, now)
 
+    def recall(self, memory: Mapping[str, object], away_s: float, now: float) -> list[Command]:
+        return self._told("recall", Controller.recall, memory, away_s, now)
+
     def lagged(self, late_s: float, now: float) -> list[Command]:
         return self._told("lagged", Controller.lagged, late_s, now)
 

@@ -16,6 +16,7 @@ from gateway.core.results import Reason
 from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
 from gateway.core.scheduling.explanation import LIMITS, REFUSED, PlacementExplanation, explain
 from gateway.core.scheduling.placement import Unplaceable
+from gateway.core.scheduling.remembered import memory
 from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 from gateway.core.serving import fallback_of
 from gateway.core.snapshot import ReplicaState, Snapshot
@@ -153,6 +154,12 @@ class Inspector:
             if under_way or waiting:
                 pools.append(PoolLoad(pool.spec.name, under_way, waiting))
         return GatewayLoad(interval_s, tuple(replicas), tuple(pools))
+
+    def memory(self, now: float) -> dict[str, object]:
+        """Everything learned, for the `recall` of a successor, as plain data. Its lists are those in use: it must be
+        written before the next call.
+        """
+        return memory(self.state, now)
 
     def held(self, now: float) -> dict[str, tuple[int, float]]:
         """By pool: the number of dispatched requests, and the sum of their ages in seconds. Cheap enough to poll."""

@@ -18,6 +18,7 @@ import math
 from enum import Enum, auto
 from typing import Final
 
+from gateway.core.estimators.memory import objects_in
 from gateway.core.estimators.severity import TYPICAL, Severity
 from gateway.core.fleet.health.answers import AnswerCounts, LastError
 from gateway.core.fleet.health.evidence import EVIDENCE, EjectionReason, Observation, Says, fails
@@ -54,6 +55,7 @@ class HealthEvent(Enum):
     MENDED = auto()
 
 
+_REASONS: Final = frozenset(reason.value for reason in EjectionReason)
 _UP: Final = ReplicaState.UP
 _DOWN: Final = ReplicaState.DOWN
 _PROBING: Final = ReplicaState.PROBING
@@ -140,6 +142,24 @@ class ReplicaHealth:
         self.well_at = 0.0
         """Time when the replica came back, or an ejection was last forgiven."""
         self.ejections: dict[EjectionReason, int] = {}
+
+    def memory(self, now: float) -> dict[str, object]:
+        """Its ejection, with the seconds that are left of it, and how often it was ejected; empty if never."""
+        if not self.count:
+            return {}
+        out = None if self.out is None else self.out.value
+        return {"count": self.count, "out": out, "why": self.why, "left_s": self.until - now}
+
+    def recall(self, memory: object, away_s: float, now: float) -> None:
+        """Take over the ejection that a predecessor gave, `away_s` seconds ago. It gets probes at once."""
+        match objects_in(memory):
+            case {"count": int(count), "out": out, "why": str(why), "left_s": float(left_s)}:
+                self.count, self.well_at = count, now
+                if out in _REASONS:
+                    self.state, self.out, self.why = _EJECTED, EjectionReason(out), why
+                    self.out_at = self.tried_at = self.probe_at = self._down_at = now
+                    self.until = now + max(0.0, left_s - away_s)
+                    self.ttft, self.itl = Severity(1.0, TYPICAL), Severity(1.0, TYPICAL)
 
     # ---- dead or alive
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
+
 MEMORY_TOKENS: Final = 65_536.0
 """Evidence older than this many indexed tokens fades: some tens of turns of a conversation."""
 PRIOR_TOKENS: Final = 4096.0
@@ -33,7 +35,7 @@ MIN_QUERIES: Final = 2048
 """The counters are used after at least this many queried tokens. With fewer, a running request would weigh too much."""
 
 
-class CacheEvidence:
+class CacheEvidence(Remembering):
     """Cache evidence of one replica. Counts are in tokens."""
 
     __slots__ = (
@@ -80,6 +82,9 @@ class CacheEvidence:
         # For the admin pages: the hit rate of about the last hundred thousand tokens.
         self._recent_queries = 0.0
         self._recent_hits = 0.0
+
+    def remembered(self) -> tuple[str, ...]:
+        return "kept", "bytes_per_token", "others", "_indexed", "_found", "_own", "_total"
 
     @property
     def hit_rate(self) -> float | None:

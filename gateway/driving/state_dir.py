@@ -1,0 +1,142 @@
+"""Keeps what the gateway has learned in a directory, so that it survives a restart.
+
+A write is a new file that replaces the old one. The state is written every few seconds and at the end, and read at the
+start. A file that cannot be read is left alone: nothing is written until somebody has moved it away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from gateway.core.results import Callback
+from gateway.driving.local_driver import LocalDriver
+from gateway.driving.state_bytes import SavedState, UnreadableStateError, line_of, state_from_bytes, with_header
+from gateway.proxy.stored_responses import StoredResponses
+
+log = logging.getLogger("tailgate")
+
+EVERY_S: Final = 2.0
+ROWS: Final = 200
+"""Stored responses that are read in one turn of the loop."""
+
+
+class StateDirError(Exception):
+    """The directory cannot be used. The message is for the operator."""
+
+
+class StateDir:
+    """The directory. One process at a time may use it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `StateDirError`."""
+        self.path = directory / "state.jsonl"
+        self._new = directory / "state.jsonl.new"
+        self._is_foreign = False
+        """Whether the file could not be read when it was seen last."""
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise StateDirError(f"another process uses the state directory {directory}: give each its own") from None
+        except OSError as error:
+            raise StateDirError(f"the state directory {directory} cannot be used: {error.strerror}") from error
+
+    def read(self) -> SavedState | None:
+        """The state that was written last; None if there is none, or none that can be read."""
+        try:
+            return state_from_bytes(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, UnreadableStateError) as error:
+            self._is_foreign = True
+            why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+            log.error(
+                "%s %s; the gateway starts with nothing learned, leaves the file alone, and keeps no state until it is "
+                "moved away",
+                self.path,
+                why,
+            )
+            return None
+
+    def write(self, data: bytes) -> None:
+        """Replace the file. Raises OSError."""
+        if self._is_foreign and self.path.exists():
+            return
+        self._is_foreign = False
+        fd = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)  # else a crash of the machine could leave the new name with an empty file
+        os.replace(self._new, self.path)
+
+    def close(self) -> None:
+        """Let another process use the directory."""
+        os.close(self._lock)
+
+
+class StateKeeper:
+    """Writes the state of the controller and of the stored responses, and gives them to their successors."""
+
+    def __init__(self, directory: Path, driver: LocalDriver, responses: StoredResponses) -> None:
+        """Raises `StateDirError`."""
+        self._dir = StateDir(directory)
+        self._driver = driver
+        self._responses = responses
+        self._begun = asyncio.Event()
+        self._written = b""
+        self._has_failed = False
+
+    async def begin(self) -> None:
+        """Read the state. It is called before the first request."""
+        saved = await asyncio.to_thread(self._dir.read)
+        if saved is not None:
+            away_s = max(0.0, time.time() - saved.written_unix_s)
+            self._driver.recall(saved.memory, away_s)
+            self._responses.recall(saved.responses, self._driver.clock() - away_s)
+            log.info("%s was written %.0f s ago: the gateway knows what it had learned then", self._dir.path, away_s)
+        self._begun.set()
+
+    async def run(self) -> None:
+        """Write the state every few seconds, until cancelled."""
+        await self._begun.wait()
+        while True:
+            await asyncio.sleep(EVERY_S)
+            try:
+                await self._write()
+            except Exception as error:  # noqa: BLE001 - a bug costs this write
+                self._driver.supervisor.caught(Callback.WATCH, error)
+
+    async def aclose(self) -> None:
+        """Write the state for the last time."""
+        if self._begun.is_set():
+            await self._write()
+        self._dir.close()
+
+    async def _write(self) -> None:
+        now = self._driver.clock()
+        lines = [line_of("memory", self._driver.controller.memory(now))]
+        rows = self._responses.memory(now)
+        while some := list(islice(rows, ROWS)):
+            lines.append(line_of("responses", some))
+            await asyncio.sleep(0)  # requests are served in between
+        data = b"".join(lines)
+        if data == self._written:
+            return
+        try:
+            await asyncio.to_thread(lambda: self._dir.write(with_header(data, time.time())))
+        except OSError as error:
+            if not self._has_failed:
+                log.error("%s cannot be written: %s; it is tried again", self._dir.path, error.strerror)
+            self._has_failed = True
+        else:
+            self._written, self._has_failed = data, False

@@ -1,0 +1,168 @@
+"""`--state-dir`: what a gateway has learned outlives it, and a file that is not its own is left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from gateway.app import Gateway
+from gateway.driving.state_bytes import state_from_bytes
+from gateway.driving.state_dir import StateDirError
+from gateway.observe.journal.replay import in_order, replay
+from gateway.policy import load_text
+from gateway.settings import Settings
+
+from .conftest import EmulatorFactory
+from .policies import rules
+from .test_several_processes import decider_of, seen, two_relays
+from .waiting import until
+
+
+@asynccontextmanager
+async def kept(folder: Path, policy: str, **more: Any) -> AsyncIterator[Gateway]:
+    settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, state_dir=folder, **more)
+    async with Gateway(settings, load_text(policy, "policy.yaml", {})) as gw:
+        yield gw
+
+
+async def answered(url: str, count: int) -> None:
+    """Have this many streamed answers."""
+    body = {"model": "default", "messages": [{"role": "user", "content": "Hello"}], "stream": True, "max_tokens": 20}
+    async with httpx.AsyncClient(base_url=url) as client:
+        for _ in range(count):
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_gateway_that_starts_again_has_learned_the_same(tmp_path: Path, emulator: EmulatorFactory) -> None:
+    fleet = await emulator(replicas=2)
+    async with kept(tmp_path, rules(*fleet.urls)) as gw:
+        await answered(gw.url, 30)
+        (before,) = gw.controller.forecaster.view(0.0).pools
+        assert before.samples > 0
+    async with kept(tmp_path, rules(*fleet.urls)) as gw:
+        (after,) = gw.controller.forecaster.view(0.0).pools
+        assert (after.samples, after.ttft_coefficients) == (before.samples, before.ttft_coefficients)
+    assert (tmp_path / "state.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+async def test_stored_response_is_continued_after_a_restart_where_it_is_stored(
+    tmp_path: Path, emulator: EmulatorFactory
+) -> None:
+    fleet = await emulator(replicas=3, responses_store=True)
+    policy = rules(*fleet.urls, pool="router: round-robin", tier="caps: {stored_responses: true}")
+    body = {"model": "default", "input": "Hello", "max_output_tokens": 4}
+    previous = []
+    async with kept(tmp_path, policy) as gw, httpx.AsyncClient(base_url=gw.url) as client:
+        for _ in range(4):
+            previous.append((await client.post("/v1/responses", json=body)).json()["id"])
+    async with kept(tmp_path, policy) as gw, httpx.AsyncClient(base_url=gw.url) as client:
+        for each in previous:
+            answer = await client.post("/v1/responses", json={**body, "previous_response_id": each})
+            assert answer.status_code == 200, answer.text
+
+
+def samples_in(file: Path) -> int | None:
+    """Samples of the pool, as written."""
+    memory: Any = state_from_bytes(file.read_bytes()).memory if file.exists() else {}
+    return memory["pools"]["main"]["samples"] if memory.get("pools") else None
+
+
+DAMAGE = {
+    "a flipped byte": lambda data: data[:-20] + bytes([data[-20] ^ 1]) + data[-19:],
+    "half of it": lambda data: data[: len(data) // 2],
+    "nothing in it": lambda _: b"",
+    "another format": lambda data: data.replace(b'"tailgate_state":1', b'"tailgate_state":9'),
+    "another program's": lambda _: b"[section]\nkey = value\n",
+    "another program's JSON": lambda _: b'{"a": 1}\n',
+    "a JSON number": lambda _: b"7\n",
+    "no text": lambda _: b"\xff\xfe\n",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+async def test_state_that_cannot_be_read_is_named_and_left_alone(
+    tmp_path: Path, emulator: EmulatorFactory, caplog: pytest.LogCaptureFixture, damage: Any
+) -> None:
+    fleet = await emulator(replicas=1)
+    file = tmp_path / "state.jsonl"
+    async with kept(tmp_path, rules(*fleet.urls)) as gw:
+        await answered(gw.url, 3)
+    file.write_bytes(damaged := damage(file.read_bytes()))
+    async with kept(tmp_path, rules(*fleet.urls)) as gw:
+        (line,) = [record.message for record in caplog.records if str(file) in record.message]
+        assert "starts with nothing learned" in line
+        assert not any(pool.samples for pool in gw.controller.forecaster.view(0.0).pools)
+        await answered(gw.url, 3)
+    assert file.read_bytes() == damaged
+    file.rename(tmp_path / "damaged")
+    async with kept(tmp_path, rules(*fleet.urls)) as gw:
+        await answered(gw.url, 3)
+    assert state_from_bytes(file.read_bytes()).memory["pools"]
+
+
+async def test_file_that_is_moved_away_is_replaced_while_the_gateway_runs(
+    tmp_path: Path, emulator: EmulatorFactory
+) -> None:
+    fleet = await emulator(replicas=1)
+    file = tmp_path / "state.jsonl"
+    file.write_text("something else")
+    async with kept(tmp_path, rules(*fleet.urls)):
+        file.unlink()
+        await until(file.exists)
+    assert state_from_bytes(file.read_bytes()).memory
+
+
+async def test_two_gateways_cannot_use_one_state_directory(tmp_path: Path, emulator: EmulatorFactory) -> None:
+    fleet = await emulator(replicas=1)
+    async with kept(tmp_path, rules(*fleet.urls)):
+        with pytest.raises(StateDirError, match="another process uses the state directory"):
+            async with kept(tmp_path, rules(*fleet.urls)):
+                pass
+
+
+async def test_state_directory_that_cannot_be_made_is_named(tmp_path: Path, emulator: EmulatorFactory) -> None:
+    fleet = await emulator(replicas=1)
+    (tmp_path / "file").touch()
+    with pytest.raises(StateDirError, match=r"file/state cannot be used: Not a directory"):
+        async with kept(tmp_path / "file" / "state", rules(*fleet.urls)):
+            pass
+
+
+async def test_journal_of_a_gateway_with_state_is_replayed_bit_for_bit(
+    tmp_path: Path, emulator: EmulatorFactory
+) -> None:
+    fleet = await emulator(replicas=2)
+    for run in ("first", "second"):
+        journal = tmp_path / run
+        async with kept(tmp_path / "state", rules(*fleet.urls), journal=journal) as gw:
+            await answered(gw.url, 40)
+        report = replay(in_order([journal]), lambda _: None)
+        assert report.divergence is None
+    assert any(orjson.loads(line)[1] == "recall" for line in journal.read_bytes().splitlines()[1:])
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+async def test_decider_that_is_killed_hands_its_facts_to_its_successor(
+    tmp_path: Path, emulator: EmulatorFactory
+) -> None:
+    folder = tmp_path / "state"
+    file = folder / "state.jsonl"
+    fleet = await emulator(replicas=2)
+    async with two_relays(tmp_path, rules(*fleet.urls), TAILGATE_STATE_DIR=str(folder)) as served:
+        await answered(served.url, 30)
+        before = await seen(served, lambda state: state["forecast"]["pools"])
+        samples = before["forecast"]["pools"][0]["samples"]
+        await until(lambda: samples_in(file) == samples > 0)
+        os.kill(decider_of(served), signal.SIGKILL)
+        await answered(served.url, 1)
+        state = await seen(served, lambda state: state["forecast"]["pools"])
+        assert state["forecast"]["pools"][0]["samples"] >= samples
+        assert b"the gateway knows what it had learned" in served.written
