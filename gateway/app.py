@@ -20,8 +20,10 @@ from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
+from gateway.core.sample import LimitLease
 from gateway.core.snapshot import ReplicaState
 from gateway.driving.hub import RelayHub
+from gateway.driving.leases import Leases
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.relay_link import FrameClock
 from gateway.driving.state_dir import StateKeeper
@@ -37,6 +39,7 @@ from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.metrics.tenant_demand import TenantDemand
 from gateway.observe.requests.records import RequestRecords
 from gateway.proxy.client.asgi_connection import AsgiConnection
 from gateway.proxy.limits import ConnectionLimits
@@ -156,7 +159,21 @@ class Gateway:
 
     def _store(self, url: str) -> Store:
         controller, driver = self.controller, self.driver
-        return Store(url, lambda interval_s: controller.load(interval_s, driver.clock()), driver.told)
+        store = Store(
+            url,
+            lambda interval_s: controller.load(interval_s, driver.clock()),
+            lambda source, load: driver.call(controller.told, (source, load)),
+        )
+        driver.demand = self.metrics.demand = TenantDemand()
+        uses, share = controller.limit_uses, self._share_limits
+        store.leases = Leases(store.name, driver.demand, uses, share, driver.clock)
+        return store
+
+    def _share_limits(self, gateways: int, leases: tuple[LimitLease, ...]) -> None:
+        """Take the part of this gateway in the limits of tenants."""
+        self.driver.call(self.controller.share_limits, (gateways, leases))
+        if self.hub is not None:
+            self.hub.leased(leases)
 
     # ---- life
 

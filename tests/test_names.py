@@ -37,7 +37,7 @@ def test_no_folder_has_too_many_files() -> None:
 
 LONG = {
     "gateway/core/forecast/forecaster.py": 377,
-    "gateway/driving/local_driver.py": 433,
+    "gateway/driving/local_driver.py": 431,
 }
 """Files that are still too long. They may only get shorter, and no file is added."""
 
@@ -49,7 +49,7 @@ def test_no_file_of_the_gateway_has_too_many_lines() -> None:
 
 
 # They may fall. The commit that raises one names the user who asked for it.
-MAX_CORE_LINES = 16_450
+MAX_CORE_LINES = 16_800
 MAX_CORE_NUMBERS = 356
 MAX_POLICY_FIELDS = 174
 MAX_METRICS = 89

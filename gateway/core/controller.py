@@ -36,7 +36,7 @@ from gateway.core.policy import Policy
 from gateway.core.request import Random, Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason, RunningAttempt
-from gateway.core.sample import GatewayLoad, Sample
+from gateway.core.sample import GatewayLoad, LimitLease, Sample
 from gateway.core.scheduling.alarms import Alarms
 from gateway.core.scheduling.attempts import AttemptLifecycle
 from gateway.core.scheduling.endings import Endings
@@ -250,6 +250,14 @@ class Controller(Inspector):
         """
         commands = self._call.begin(now)
         self.changes.told(source, load)
+        return commands
+
+    def share_limits(self, gateways: int, leases: Sequence[LimitLease], now: float) -> list[Command]:
+        """So many gateways, this one included, share the limits of tenants: each has an equal part, or what its leases
+        give it. Returns no commands.
+        """
+        commands = self._call.begin(now)
+        self.state.accounting.share(gateways, leases, self.policy.tiers, now)
         return commands
 
     def configure(self, policy: Policy, now: float) -> list[Command]:

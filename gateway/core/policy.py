@@ -94,6 +94,16 @@ class CountedTokens(StrEnum):
     """All tokens except prompt tokens that the engine has in its prefix cache."""
 
 
+class LimitKind(StrEnum):
+    """A limit of one tenant."""
+
+    __hash__ = str.__hash__  # the hash of Enum is a Python function, and slow
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    CONCURRENCY = "concurrency"
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one tenant; None is no limit. Rates refill continuously. A burst may use a whole minute's limit."""

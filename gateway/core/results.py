@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -72,6 +73,10 @@ class Reason(StrEnum):
     CLIENT_STALLED = "client-stalled"
     # caused by the gateway
     INTERNAL = "internal"
+
+
+LIMITS: Final = frozenset({Reason.LIMIT_REQUESTS, Reason.LIMIT_TOKENS, Reason.LIMIT_CONCURRENCY})
+"""Reasons that are a limit of a tenant."""
 
 
 class Outcome(StrEnum):

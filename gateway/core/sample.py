@@ -1,10 +1,12 @@
-"""Readings of replicas: health, load and models as one gateway finds them, and loads that other gateways tell."""
+"""Readings of replicas: health, load and models as one gateway finds them. Loads and limits that gateways share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from gateway.core.policy import LimitKind
 
 
 class Proof(StrEnum):
@@ -96,3 +98,37 @@ class GatewayLoad:
     """Seconds (> 0) until the gateway tells again. It is forgotten once it has been silent for three times this."""
     replicas: tuple[ReplicaLoad, ...] = ()
     pools: tuple[PoolLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """Use of one limit of a tenant at one gateway."""
+
+    limit: LimitKind
+    burst: float
+    """The whole limit: the most that all gateways may use at once."""
+    per_min: float
+    """Refill of the whole limit."""
+    used: float
+    """All that this gateway has used and not given back since it began."""
+    left: float
+    """Amount (>= 0) that it may use now."""
+    need: float
+    """Amount (>= 1) of one request: without as much, a lease is of no use."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLease:
+    """One gateway's part of a tenant's limit, until it lapses."""
+
+    tenant: str
+    tier: str
+    limit: LimitKind
+    up_to: float
+    """The gateway may use the limit until `LimitUse.used` reaches this."""
+    elsewhere: float
+    """Amount (>= 0) that is left for other gateways."""
+    share: float
+    """Expected share (0-1, above 0) of the refill that the gateway gets."""
+    until: float
+    """Time at which the lease lapses."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+from collections.abc import Sequence
 from typing import Final, cast
 
 from gateway.core.policy import Policy
 from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import Callback, CountSource, MirrorResult, Reason
+from gateway.core.sample import LimitLease
 from gateway.core.snapshot import ReplicaState
 from gateway.driving import frames
 from gateway.driving.channel import Channel, Frame
@@ -51,6 +53,8 @@ class RelayHub(RelayOwner):
         """Models of each replica, as rows."""
         self._at_limit: set[tuple[str, str]] = set()
         """Tenants at their concurrency limit, by (tenant, tier)."""
+        self._limited: set[tuple[str, str]] = set()
+        """Tenants that relays were told to refuse, since their last leases."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self, number: int, sock: socket.socket) -> None:
@@ -120,10 +124,19 @@ class RelayHub(RelayOwner):
         wait_s = exceeded.wait_s
         if wait_s == math.inf:
             return  # no request of this size ever fits; a smaller one may
+        self._limited.add(key)
         if exceeded.why is Reason.LIMIT_CONCURRENCY:
             self._at_limit.add(key)
             wait_s = _FOREVER_S
         self._tell_all((frames.LIMITED, *key, exceeded.why.value, self._clock.read() + wait_s))
+
+    def leased(self, leases: Sequence[LimitLease]) -> None:
+        """Limits have new leases, so that relays cannot know which requests exceed them."""
+        for key in {(lease.tenant, lease.tier) for lease in leases}:
+            if key in self._limited:
+                self._limited.discard(key)
+                self._at_limit.discard(key)
+                self._tell_all((frames.LIMITED, *key, Reason.LIMIT_REQUESTS.value, 0.0))
 
     def ended(self, request: Request) -> None:
         """A request is over, and with it a part of its tenant's concurrency."""

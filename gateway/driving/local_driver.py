@@ -14,7 +14,8 @@ from gateway.core.policy import Policy, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason, RunningAttempt
-from gateway.core.sample import GatewayLoad, Sample
+from gateway.core.sample import Sample
+from gateway.observe.metrics.tenant_demand import TenantDemand
 from gateway.proxy.deadlines import Alarm
 from gateway.proxy.driver import CommandHandler, Driver, Meter
 from gateway.wire.errors.replies import CLIENT_FAULTS
@@ -60,6 +61,8 @@ class LocalDriver(Driver):
         """The latest list of commands whose execution has begun."""
         self._busy = False
         self._alarm = Alarm(loop, clock, self._ring, self._lagged)
+        self.demand: TenantDemand | None = None
+        """Counts requests of tenants; None where no limits are shared."""
         self._silent_until = -math.inf
         """Time before which no alarm may fire."""
 
@@ -68,6 +71,8 @@ class LocalDriver(Driver):
     def arrive(self, request: Request, exchange: CommandHandler) -> None:
         """A request has arrived completely. Its commands go to `exchange`."""
         self._exchanges[request.id] = exchange
+        if self.demand is not None:
+            self.demand.asked(request.tenant, request.tier.name)
         if self._busy:
             self._waiting.append((self.controller.arrive, (request,), request.id))
             return
@@ -77,16 +82,12 @@ class LocalDriver(Driver):
             commands = self._raised(error, request.id)
         self._carry_out(commands)
 
-    def number_from(self, attempt: int) -> None:
-        """Give attempts ids above this one: ids of earlier controllers were below it."""
-        self._call(self.controller.number_from, (attempt,))
-
     def adopt(self, request: Request, running: Sequence[RunningAttempt], exchange: CommandHandler) -> None:
         """Take over a request of a controller that is gone, with its attempts."""
         self._exchanges[request.id] = exchange
         for each in running:
             self._request_ids[each.attempt] = request.id
-        self._call(self.controller.adopt, (request, running), request.id)
+        self.call(self.controller.adopt, (request, running), request.id)
 
     def sent(self, attempt: int) -> None:
         """The request of an attempt was written to its connection. This call yields no commands, so it never waits for
@@ -101,23 +102,23 @@ class LocalDriver(Driver):
 
     def first_token(self, attempt: int) -> None:
         """The first token of an attempt has come."""
-        self._call(self.controller.first_token, (attempt,), self._request_ids.get(attempt, 0))
+        self.call(self.controller.first_token, (attempt,), self._request_ids.get(attempt, 0))
 
     def full(self, attempt: int) -> None:
         """An attempt has more bytes before its first token than can be held back."""
-        self._call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
+        self.call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
 
     def repeats(self, attempt: int) -> None:
         """The answer of an attempt repeats itself without end."""
-        self._call(self.controller.repeats, (attempt,), self._request_ids.get(attempt, 0))
+        self.call(self.controller.repeats, (attempt,), self._request_ids.get(attempt, 0))
 
     def paused(self, attempt: int) -> None:
         """The answer of an attempt is not being read, because its client is too slow."""
-        self._call(self.controller.paused, (attempt,), self._request_ids.get(attempt, 0))
+        self.call(self.controller.paused, (attempt,), self._request_ids.get(attempt, 0))
 
     def resumed(self, attempt: int) -> None:
         """The answer of an attempt is read again."""
-        self._call(self.controller.resumed, (attempt,), self._request_ids.get(attempt, 0))
+        self.call(self.controller.resumed, (attempt,), self._request_ids.get(attempt, 0))
 
     def finish(self, attempt: int, result: AttemptResult, pool: str, replica: str) -> None:
         """An attempt has ended. Ignored if the controller knows that already.
@@ -141,19 +142,15 @@ class LocalDriver(Driver):
 
     def leave(self, request_id: int, why: Reason) -> None:
         """The client of a request has left."""
-        self._call(self._leave, (request_id, why), request_id)
+        self.call(self._leave, (request_id, why), request_id)
 
     def observe(self, replica: str, sample: Sample) -> None:
         """A health check, a scrape or a model list of a replica has a result."""
-        self._call(self.controller.observe, (replica, sample))
-
-    def told(self, source: str, load: GatewayLoad) -> None:
-        """Another gateway told its load."""
-        self._call(self.controller.told, (source, load))
+        self.call(self.controller.observe, (replica, sample))
 
     def recall(self, memory: Mapping[str, object], away_s: float) -> None:
         """Take over what a predecessor had learned `away_s` seconds ago."""
-        self._call(self.controller.recall, (memory, away_s))
+        self.call(self.controller.recall, (memory, away_s))
 
     def configure(self, policy: Policy) -> None:
         """Apply a new policy. Raises the controller's exceptions, so that a reload can report them."""
@@ -165,19 +162,26 @@ class LocalDriver(Driver):
 
     def shut(self) -> None:
         """End all requests under way."""
-        self._call(self.controller.shut)
+        self.call(self.controller.shut)
         for request_id in list(self._exchanges):
             # After `shut`, a request is still under way only if a bug prevented its end.
-            self._call(self.controller.fail, (request_id,), request_id)
+            self.call(self.controller.fail, (request_id,), request_id)
 
     def fail(self, request_id: int) -> None:
         """End a request with an internal error, because a bug met it."""
-        self._call(self.controller.fail, (request_id,), request_id)
+        self.call(self.controller.fail, (request_id,), request_id)
 
     def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
         """A callback for this request raised an exception: report the bug, and end the request with an error."""
         self.supervisor.caught(callback, error)
         self.fail(request_id)
+
+    def call(self, method: Callable[..., list[Command]], args: tuple[object, ...] = (), request_id: int = 0) -> None:
+        """Make any call of the controller. `args`: without the time. `request_id`: the request concerned, if any."""
+        if self._busy:
+            self._waiting.append((method, args, request_id))
+        else:
+            self._carry_out(self._answer(method, args, request_id))
 
     # ---- reads
 
@@ -221,12 +225,6 @@ class LocalDriver(Driver):
         super().close()
 
     # ---- the loop
-
-    def _call(self, method: Callable[..., list[Command]], args: tuple[object, ...] = (), request_id: int = 0) -> None:
-        if self._busy:
-            self._waiting.append((method, args, request_id))
-        else:
-            self._carry_out(self._answer(method, args, request_id))
 
     def _order(self, method: Callable[..., list[Command]], args: tuple[object, ...]) -> None:
         """Make a call of the controller, and pass its exceptions on."""
@@ -398,7 +396,7 @@ class LocalDriver(Driver):
         self.wake(self.clock())
 
     def _lagged(self, late_s: float) -> None:
-        self._call(self.controller.lagged, (late_s,))
+        self.call(self.controller.lagged, (late_s,))
 
     def progress(self, grown: Sequence[Sequence[int]]) -> None:
         for attempt, tokens in grown:

@@ -10,13 +10,12 @@ from typing import Final, cast
 from gateway.core.policy import Policy
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
-from gateway.core.results import Callback, HedgeResult, Reason, Record
+from gateway.core.results import LIMITS, Callback, HedgeResult, Reason, Record
 from gateway.driving import frames
 from gateway.driving.channel import Channel, Frame
 from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.driver import CommandHandler
 
-LIMITS: Final = frozenset({Reason.LIMIT_REQUESTS, Reason.LIMIT_TOKENS, Reason.LIMIT_CONCURRENCY})
 _CALLBACKS: Final = {callback.value: callback for callback in Callback}
 
 

@@ -12,7 +12,8 @@ from typing import Final, cast
 
 from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.policy import Policy, Tier
-from gateway.core.queueing.limits import Left, LimitExceeded, Rate
+from gateway.core.queueing.bucket import Rate
+from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason, RunningAttempt
 from gateway.driving import frames

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 
 from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
+from gateway.driving.leases import LEASE_S, LeaseCall, Leases
 from gateway.observe.sources import StoreView
 
 log = logging.getLogger("tailgate")
@@ -33,6 +34,8 @@ RETRY_S: Final = 1.0
 KEY: Final = "{tailgate}:loads"
 KEEP_S: Final = 60
 """The hash expires after this long without a write. A field that did not change for as long is deleted."""
+_SHARING_ROUNDS: Final = round(LEASE_S / INTERVAL_S)
+"""A gateway that was heard in this many rounds has a part of each limit: its leases may still be good."""
 VERSION: Final = 1
 MISSING: Final = "--store needs the extra `fleet`: pip install 'tailgate[fleet]'"
 
@@ -51,6 +54,7 @@ class StoreError(ValueError):
 
 
 class _Pipeline(Protocol):
+    def execute_command(self, *args: str | float) -> object: ...
     def hset(self, name: str, key: str, value: bytes) -> object: ...
     def expire(self, name: str, seconds: int) -> object: ...
     def hgetall(self, name: str) -> object: ...
@@ -97,17 +101,19 @@ class Store:
         told: Callable[[str, GatewayLoad], None],
     ) -> None:
         """`read`: returns this gateway's load, for an interval. `told`: takes the name of another gateway and its load.
+        Limits are shared once `leases` is set.
 
         Raises StoreError if the extra `fleet` is not installed, or the URL is none.
         """
         try:
             from redis import asyncio as client  # imported here, because only `--store` needs it
             from redis.backoff import NoBackoff
-            from redis.exceptions import RedisError
+            from redis.exceptions import NoScriptError, RedisError
             from redis.retry import Retry
         except ImportError:
             raise StoreError(MISSING) from None
-        self._errors: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
+        self._errors: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError, StoreError)
+        self._no_script: type[Exception] = NoScriptError
 
         def connect() -> Any:
             return client.Redis.from_url(
@@ -128,9 +134,11 @@ class Store:
         self._read, self._told = read, told
         self.name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """The field of this gateway. A process never takes over the name of another."""
-        self._number = 0
+        self.leases: Leases | None = None
+        self._number = self._reads = 0
+        """Numbers of rounds that began, and that succeeded."""
         self._seen: dict[str, tuple[int, int]] = {}
-        """By field: the number of the last round of that gateway, and our round in which it came."""
+        """By field: the number of the last round of that gateway, and our successful round in which it came."""
         self._unread = ""
         """Error text of the last value that could not be read."""
         self._failures = 0
@@ -139,9 +147,12 @@ class Store:
 
     def view(self) -> StoreView:
         """The state of the store, for the admin pages and metrics."""
-        rounds = 3 if not self._is_away else 0
-        heard = sum(self._number - at < rounds for _, at in self._seen.values())
+        heard = 0 if self._is_away else self._heard(3)
         return StoreView(self.address, heard, self._failures, self._error)
+
+    def _heard(self, rounds: int) -> int:
+        """Gateways that told their load in the last successful rounds."""
+        return sum(self._reads - at < rounds for _, at in self._seen.values())
 
     async def run(self) -> None:
         """Tell and read loads until cancelled. The field of this gateway is deleted then."""
@@ -170,17 +181,33 @@ class Store:
         pipeline.hset(KEY, self.name, load_to_bytes(self._read(INTERVAL_S), self._number))
         pipeline.expire(KEY, KEEP_S)
         pipeline.hgetall(KEY)
+        calls: list[LeaseCall] = []
+        if self.leases is not None:
+            calls = list(self.leases.calls(1 + self._heard(_SHARING_ROUNDS)))
+        for call in calls:
+            pipeline.execute_command(*call.command(whole=False))
         answers = await pipeline.execute(raise_on_error=False)  # raised errors would repeat the whole command
         for answer in answers:
-            if isinstance(answer, Exception):
+            if isinstance(answer, Exception) and not isinstance(answer, self._no_script):
                 raise answer
-        found = answers[-1]
-        for field, value in found.items():
+        self._reads += 1
+        for field, value in answers[2].items():
             self._take(field.decode("utf-8", "replace"), value)
-        stale = [name for name, (_, at) in self._seen.items() if (self._number - at) * INTERVAL_S > KEEP_S]
+        for call, answer in zip(calls, answers[3:], strict=True):
+            await self._leased(call, answer)
+        stale = [name for name, (_, at) in self._seen.items() if (self._reads - at) * INTERVAL_S > KEEP_S]
         for name in stale:
             del self._seen[name]
             await self._client.hdel(KEY, name)
+
+    async def _leased(self, call: LeaseCall, answer: object) -> None:
+        """Take the leases that the store granted. A store that has forgotten the script gets it again."""
+        assert self.leases is not None
+        if isinstance(answer, self._no_script):
+            answer = await self._client.execute_command(*call.command(whole=True))
+        if not isinstance(answer, list) or len(answer) != len(call.places) + 2:
+            raise StoreError("its answer to the script of limits cannot be read")
+        self.leases.take(call, answer)
 
     def _take(self, name: str, value: bytes) -> None:
         """Take the value of one field, if it is another gateway's and new."""
@@ -195,7 +222,7 @@ class Store:
             return
         known = self._seen.get(name)
         if known is None or known[0] != number:
-            self._seen[name] = number, self._number
+            self._seen[name] = number, self._reads
             if known is not None:
                 self._told(name, load)  # the first value may be of a gateway that is gone
 
@@ -228,10 +255,12 @@ class Store:
                 log.debug("store: the connection was not closed cleanly: %s", error)
 
     async def _leave(self) -> None:
-        """Delete the own field, so that others forget this gateway at once."""
+        """Delete the own field, so that others forget this gateway at once. Give all leases back."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 if self._client is not None and not self._is_away:
+                    for call in () if self.leases is None else self.leases.leave():
+                        await self._client.execute_command(*call.command(whole=True))
                     await self._client.hdel(KEY, self.name)
         except self._errors as error:
             log.debug("store: the own load stays until it expires: %s", error)

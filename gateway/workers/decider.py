@@ -36,7 +36,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
         return 1
     hub = gateway.hub
     assert hub is not None
-    gateway.driver.number_from(setup.number << ATTEMPT_BITS)
+    gateway.driver.call(gateway.controller.number_from, (setup.number << ATTEMPT_BITS,))
     tasks: set[asyncio.Task[object]] = set()
     drained = asyncio.Event()
 

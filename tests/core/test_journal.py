@@ -20,11 +20,11 @@ from gateway.core import policy as rules
 from gateway.core.commands import Command, Cut, Dispatch, Ended, Refuse
 from gateway.core.journal.codec import Unreadable
 from gateway.core.journal.recorder import CALLS, NOW_AT, Decoder, Encoder, Raised, Recorded, Replay, Told
-from gateway.core.policy import Policy
+from gateway.core.policy import LimitKind, Policy
 from gateway.core.pool_spec import ReplicaAccess
 from gateway.core.request import Affinity, Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record, RunningAttempt
-from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad, Sample
+from gateway.core.sample import GatewayLoad, LimitLease, PoolLoad, ReplicaLoad, Sample
 from gateway.core.sessions import Session, StoredResponse
 from gateway.core.slo import Objective, Slo
 from tests.effort import examples
@@ -40,6 +40,7 @@ READS = {
     "wake_at",
     "left",
     "exceeded",
+    "limit_uses",
     "alive",
     "states",
     "held",
@@ -136,6 +137,7 @@ def test_journal_can_encode_every_call_and_command() -> None:
         "bool": True,
         "GatewayLoad": GatewayLoad(0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.0),), (PoolLoad("p", (("std", 1),)),)),
         "Mapping[str, object]": {"pools": {"p": {"samples": 3, "costs": {"low": (0.5, 1.0)}}}},
+        "Sequence[LimitLease]": (LimitLease("acme", "std", LimitKind.TOKENS, 900.0, 40.5, 0.1, 3.7),),
         "Sequence[RunningAttempt]": (RunningAttempt(4, "r1", 1.5, None, committed=False),),
     }
     told: list[Told] = [("arrive", (made, 1.0), [])]
@@ -326,6 +328,7 @@ def test_recorder_reports_every_call_with_its_answer() -> None:
         ("lagged", 2.5, 0.75),
         ("told", "other", GatewayLoad(0.1), 0.75),
         ("recall", {"pools": {"p": {"samples": 100}}}, 2.0, 0.75),
+        ("share_limits", 2, (), 0.77),
         ("wake", 0.8),
         ("finish", 1, AttemptResult(AttemptOutcome.TRUNCATED), 0.9),
         ("leave", 1, 1.0, Reason.CLIENT_STALLED),

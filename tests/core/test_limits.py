@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.policy import Limits
-from gateway.core.queueing.limits import Tenants, TokenBucket
+from gateway.core.queueing.bucket import TokenBucket
+from gateway.core.queueing.limits import Tenants
 
 from .made import STEADY, tier
 
@@ -19,7 +20,7 @@ amounts = st.floats(-1e6, 1e6)
 @STEADY
 @given(rates, st.lists(st.tuples(gaps, amounts), min_size=5, max_size=30))
 def test_token_bucket_never_holds_more_than_its_burst(per_min: float, steps: list[tuple[float, float]]) -> None:
-    bucket, now = TokenBucket(per_min, 0.0), 0.0
+    bucket, now = TokenBucket(per_min, per_min, 1.0, 0.0), 0.0
     for gap, amount in steps:
         now += gap
         bucket.take(amount, now)
@@ -33,7 +34,7 @@ def test_token_bucket_never_holds_more_than_its_burst(per_min: float, steps: lis
 @STEADY
 @given(rates, st.lists(st.tuples(gaps, st.floats(0.0, 1e3)), min_size=10, max_size=60))
 def test_token_bucket_passes_at_most_its_burst_and_refill(per_min: float, steps: list[tuple[float, float]]) -> None:
-    bucket, now, passed = TokenBucket(per_min, 0.0), 0.0, 0.0
+    bucket, now, passed = TokenBucket(per_min, per_min, 1.0, 0.0), 0.0, 0.0
     for gap, amount in steps:
         now += gap
         if bucket.wait_s(amount, now) == 0.0:
@@ -47,7 +48,7 @@ def test_token_bucket_passes_at_most_its_burst_and_refill(per_min: float, steps:
 def test_request_fits_the_limit_after_its_retry_after(
     per_min: float, steps: list[tuple[float, float]], amount: float, gap: float
 ) -> None:
-    bucket, now = TokenBucket(per_min, 0.0), 0.0
+    bucket, now = TokenBucket(per_min, per_min, 1.0, 0.0), 0.0
     for gap_s, taken in steps:
         now += gap_s
         bucket.take(taken, now)
@@ -66,7 +67,7 @@ def test_token_bucket_after_a_return_is_as_if_nothing_was_taken(
     per_min: float, leases: list[tuple[float, float]], gap: float
 ) -> None:
     """Holds while the bucket does not fill up: an overflow is lost, as in any token bucket."""
-    bucket, plain = TokenBucket(per_min, 0.0), TokenBucket(per_min, 0.0)
+    bucket, plain = TokenBucket(per_min, per_min, 1.0, 0.0), TokenBucket(per_min, per_min, 1.0, 0.0)
     bucket.take(1e9, 0.0)
     plain.take(1e9, 0.0)
     for reserved, share in leases:
@@ -81,10 +82,10 @@ def test_token_bucket_after_a_return_is_as_if_nothing_was_taken(
 @STEADY
 @given(rates, rates, st.floats(0.0, 1e3), gaps)
 def test_token_bucket_with_a_new_limit_keeps_the_used_tokens(old: float, new: float, taken: float, gap: float) -> None:
-    bucket = TokenBucket(old, 0.0)
+    bucket = TokenBucket(old, old, 1.0, 0.0)
     bucket.take(taken, 0.0)
     used = bucket.burst - bucket.level(gap)
-    bucket.resize(new, gap)
+    bucket.resize(new, new, 1.0, gap)
     assert bucket.burst - bucket.level(gap) == pytest.approx(used, abs=1e-6 * max(old, new, 1.0))
     assert bucket.level(gap + 1e9) == bucket.burst == max(1.0, new)
 

@@ -26,7 +26,7 @@ from gateway.core.journal.codec import RECORDS, Code, Reader, Unreadable, Writer
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import Random, Request
 from gateway.core.results import AttemptResult, Reason, RunningAttempt
-from gateway.core.sample import GatewayLoad, Sample
+from gateway.core.sample import GatewayLoad, LimitLease, Sample
 
 FORMAT: Final = 3
 
@@ -105,6 +105,9 @@ class Recorded(Controller):
 
     def told(self, source: str, load: GatewayLoad, now: float) -> list[Command]:
         return self._told("told", Controller.told, source, load, now)
+
+    def share_limits(self, gateways: int, leases: Sequence[LimitLease], now: float) -> list[Command]:
+        return self._told("share_limits", Controller.share_limits, gateways, tuple(leases), now)
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
         return self._told("configure", Controller.configure, policy, now)

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.core.policy import Limits, Tier
+from gateway.core.policy import LimitKind, Limits, Tier
+from gateway.core.queueing.bucket import Rate, TokenBucket
 from gateway.core.results import Reason
+from gateway.core.sample import LimitLease, LimitUse
 from gateway.core.snapshot import LimitView
 
 _log2: Final = math.log2
@@ -22,53 +24,8 @@ MAX_TURN_S: Final = 600.0
 that a limit looks back on are enough to spread the others.
 """
 
-Rate = tuple[float, float, float]
-"""(limit, amount left, seconds until the limit is full again)"""
 Left = tuple[Rate | None, Rate | None]
 """(requests, tokens) per minute; None if the tier sets no limit."""
-
-
-class TokenBucket:
-    """A token bucket that refills evenly with `per_min`. It holds one minute's tokens, at least 1, and may be
-    overdrawn.
-    """
-
-    __slots__ = ("_at", "_level", "burst", "per_min")
-
-    def __init__(self, per_min: float, now: float) -> None:
-        self.per_min = per_min
-        self.burst = max(1.0, per_min)
-        self._level = self.burst
-        self._at = now
-
-    def level(self, now: float) -> float:
-        """Tokens in the bucket at `now`; below zero after an overdraft."""
-        return min(self.burst, self._level + (now - self._at) * self.per_min / 60.0)
-
-    def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until `amount` can be taken: 0 if it can be taken now, inf if the bucket is too small."""
-        missing = amount - self.level(now)
-        if missing <= 0:
-            return 0.0
-        return missing * 60.0 / self.per_min if amount <= self.burst else math.inf
-
-    def take(self, amount: float, now: float) -> None:
-        """Take `amount`, or give it back if negative."""
-        self._level = min(self.burst, self.level(now) - amount)
-        self._at = now
-
-    def left(self, now: float) -> Rate:
-        """The values for `x-ratelimit-*` headers. The amount left is never below 0."""
-        level = self.level(now)
-        return self.burst, level if level > 0.0 else 0.0, (self.burst - level) * 60.0 / self.per_min
-
-    def resize(self, per_min: float, now: float) -> None:
-        """Change the rate. Tokens used so far stay used."""
-        used = self.burst - self.level(now)
-        self.per_min = per_min
-        self.burst = max(1.0, per_min)
-        self._level = self.burst - used
-        self._at = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +39,76 @@ class LimitExceeded:
 class TenantUse:
     """Use of one tenant's limits in one tier. Each request holds its reserved tokens from `take` to `settle`."""
 
-    __slots__ = ("_turn_at", "concurrency", "in_flight", "requests", "served", "tenant", "tier", "tokens")
+    __slots__ = (
+        "_turn_at",
+        "concurrency",
+        "in_flight",
+        "refused_tokens",
+        "requests",
+        "served",
+        "tenant",
+        "tier",
+        "tokens",
+    )
 
     def __init__(self, tenant: str, tier: str) -> None:
         self.tenant = tenant
         self.tier = tier
-        self.concurrency: int | None = None
+        self.concurrency: TokenBucket | None = None
+        """Refills only when requests end."""
         self.requests: TokenBucket | None = None
         self.tokens: TokenBucket | None = None
         self.in_flight = 0
+        self.refused_tokens = 0
+        """Tokens of the latest request that was refused for them; 0 once a request was not."""
         self._turn_at = -math.inf
         """Time of the latest place of the request limit that was told to a refused request."""
         self.served = -math.inf
         """Logarithm of the tokens served lately, with forgetting (see `serve`)."""
 
-    def configure(self, limits: Limits, now: float) -> None:
-        """Apply `limits`. Use so far stays counted."""
-        self.concurrency = limits.concurrency
-        self.requests = _bucket(self.requests, limits.requests_per_min, now)
-        self.tokens = _bucket(self.tokens, limits.tokens_per_min, now)
+    def configure(self, limits: Limits, share: float, now: float) -> None:
+        """Apply `limits`, or the share (0-1) of them that this gateway has. Use so far stays counted."""
+        had_concurrency = self.concurrency is not None
+        self.concurrency = _bucket(self.concurrency, limits.concurrency, 0.0, share, now)
+        if self.concurrency is not None and not had_concurrency:
+            self.concurrency.take(self.in_flight, now)
+        per_min = limits.requests_per_min
+        self.requests = _bucket(self.requests, per_min, per_min, share, now)
+        per_min = limits.tokens_per_min
+        self.tokens = _bucket(self.tokens, per_min, per_min, share, now)
+
+    def buckets(self) -> list[tuple[LimitKind, TokenBucket]]:
+        """The limits that the tier sets."""
+        every = (
+            (LimitKind.REQUESTS, self.requests),
+            (LimitKind.TOKENS, self.tokens),
+            (LimitKind.CONCURRENCY, self.concurrency),
+        )
+        return [(kind, bucket) for kind, bucket in every if bucket is not None]
+
+    def uses(self, now: float) -> tuple[LimitUse, ...]:
+        """Use of each limit, for the other gateways."""
+        return tuple(
+            LimitUse(
+                kind,
+                bucket.burst,
+                bucket.per_min,
+                bucket.used,
+                max(0.0, bucket.level(now)),
+                float(max(1, self.refused_tokens)) if kind is LimitKind.TOKENS else 1.0,
+            )
+            for kind, bucket in self.buckets()
+        )
+
+    def lease(self, lease: LimitLease) -> None:
+        """Use a part of a limit that gateways share. Ignored if the tier does not set the limit any more."""
+        for kind, bucket in self.buckets():
+            if kind is lease.limit:
+                bucket.lease = lease
 
     def check(self, tokens: int, now: float) -> LimitExceeded | None:
         """The limit that one more request would exceed, or None. `tokens`: its prompt and reserved output."""
-        if self.concurrency is not None and self.in_flight >= self.concurrency:
+        if self.concurrency is not None and self.concurrency.wait_s(1, now):
             return LimitExceeded(Reason.LIMIT_CONCURRENCY, 1.0)
         if self.requests is not None and (wait_s := self.requests.wait_s(1, now)):
             return LimitExceeded(Reason.LIMIT_REQUESTS, wait_s)
@@ -126,6 +130,9 @@ class TenantUse:
     def take(self, tokens: int, now: float) -> None:
         """Reserve one request of `tokens`."""
         self.in_flight += 1
+        self.refused_tokens = 0
+        if self.concurrency is not None:
+            self.concurrency.take(1, now)
         if self.requests is not None:
             self.requests.take(1, now)
         if self.tokens is not None:
@@ -136,6 +143,8 @@ class TenantUse:
         (`reached` False) costs nothing.
         """
         self.in_flight -= 1
+        if self.concurrency is not None:
+            self.concurrency.take(-1, now)
         if self.tokens is not None and reserved != used:
             self.tokens.take(used - reserved, now)
         if self.requests is not None and not reached:
@@ -173,7 +182,7 @@ class TenantUse:
             tokens_limit=tokens_limit,
             tokens_left=tokens_left,
             tokens_reset_s=tokens_reset_s,
-            concurrency_limit=self.concurrency,
+            concurrency_limit=None if self.concurrency is None else int(self.concurrency.burst),
             in_flight=self.in_flight,
         )
 
@@ -183,6 +192,8 @@ class Tenants:
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, str], TenantUse] = {}
+        self._share = 1.0
+        """This gateway's part of limits without a lease."""
 
     def of(self, tenant: str, tier: Tier, now: float) -> TenantUse:
         """The use of one tenant in one tier; created at its first request."""
@@ -198,14 +209,26 @@ class Tenants:
 
     def _unused(self, tenant: str, tier: Tier, now: float) -> TenantUse:
         use = TenantUse(tenant, tier.name)
-        use.configure(tier.limits, now)
+        use.configure(tier.limits, self._share, now)
         return use
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
         """Apply the limits of a policy. Use so far stays counted."""
         for (_, name), use in self._uses.items():
             if name in tiers:
-                use.configure(tiers[name].limits, now)
+                use.configure(tiers[name].limits, self._share, now)
+
+    def share(self, gateways: int, tiers: Mapping[str, Tier], now: float) -> None:
+        """As many gateways share the limits, this one included. Each has an equal part of every limit, unless a lease
+        gives it another.
+        """
+        if self._share != 1.0 / gateways:
+            self._share = 1.0 / gateways
+            self.configure(tiers, now)
+
+    def uses(self, tenant: str, tier: Tier, now: float) -> tuple[LimitUse, ...]:
+        """Use of each limit of a tenant. Changes nothing."""
+        return (self._uses.get((tenant, tier.name)) or self._unused(tenant, tier, now)).uses(now)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """Requests and tokens that the tenant has left; None if it never sent a request."""
@@ -221,11 +244,12 @@ class Tenants:
         return {key: use.in_flight for key, use in self._uses.items() if use.in_flight}
 
 
-def _bucket(old: TokenBucket | None, per_min: float | None, now: float) -> TokenBucket | None:
-    if per_min is None:
+def _bucket(
+    old: TokenBucket | None, limit: float | None, per_min: float | None, share: float, now: float
+) -> TokenBucket | None:
+    if limit is None or per_min is None:
         return None
     if old is None:
-        return TokenBucket(per_min, now)
-    if old.per_min != per_min:
-        old.resize(per_min, now)
+        return TokenBucket(limit, per_min, share, now)
+    old.resize(limit, per_min, share, now)
     return old

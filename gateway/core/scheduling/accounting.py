@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gateway.core.admission.promises import Promises, is_lost
@@ -14,6 +14,7 @@ from gateway.core.policy import CountedTokens, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded, Tenants
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason, Record
+from gateway.core.sample import LimitLease, LimitUse
 from gateway.core.scheduling.histories import history_of
 from gateway.core.snapshot import LimitView
 
@@ -37,6 +38,18 @@ class Accounting:
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """Requests and tokens that the tenant may still use in this minute."""
         return self._tenants.left(tenant, tier, now)
+
+    def share(self, gateways: int, leases: Sequence[LimitLease], tiers: Mapping[str, Tier], now: float) -> None:
+        """As many gateways share the limits. `leases`: parts of this one. Those of unknown tiers are ignored."""
+        self._tenants.share(gateways, tiers, now)
+        for lease in leases:
+            tier = tiers.get(lease.tier)
+            if tier is not None:
+                self._tenants.of(lease.tenant, tier, now).lease(lease)
+
+    def uses(self, tenant: str, tier: Tier, now: float) -> tuple[LimitUse, ...]:
+        """Use of each limit of a tenant, for the other gateways."""
+        return self._tenants.uses(tenant, tier, now)
 
     def exceeded_by(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
         """The limit that one more request of `tokens` would exceed; None if there is none."""
@@ -64,6 +77,8 @@ class Accounting:
         self._expect_cached(live, offer)
         exceeded = use.check(live.most_tokens, now)
         if exceeded is not None:
+            if exceeded.why is Reason.LIMIT_TOKENS and exceeded.wait_s < math.inf:
+                use.refused_tokens = live.most_tokens
             return use.turn(exceeded, now)
         self.take(live, offer, now)
         return None

@@ -13,7 +13,7 @@ from gateway.core.redundancy.request_quarantine import News
 from gateway.core.request import Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import Reason
-from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
+from gateway.core.sample import GatewayLoad, LimitUse, PoolLoad, ReplicaLoad
 from gateway.core.scheduling.explanation import LIMITS, REFUSED, PlacementExplanation, explain
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.scheduling.remembered import memory
@@ -100,6 +100,11 @@ class Inspector:
     def exceeded(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
         """The limit that one more request of at least `tokens` would exceed for sure; None if there is none."""
         return self.state.accounting.exceeded_by(tenant, tier, tokens, now)
+
+    def limit_uses(self, tenant: str, tier: str, now: float) -> tuple[LimitUse, ...]:
+        """Use of each limit of a tenant, for the other gateways; none if the tier is unknown or sets no limit."""
+        found = self.policy.tiers.get(tier)
+        return () if found is None else self.state.accounting.uses(tenant, found, now)
 
     def suspects(self, now: float) -> bool:
         """Whether any request is suspected of killing replicas, or failed lately. New requests then need a

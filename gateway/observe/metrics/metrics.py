@@ -13,10 +13,11 @@ from typing import Final
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.history import EarlyRefusal
 from gateway.core.policy import Policy
-from gateway.core.results import AttemptOutcome, Callback, CountSource, MirrorResult, Outcome, Reason, Record
+from gateway.core.results import LIMITS, AttemptOutcome, Callback, CountSource, MirrorResult, Outcome, Reason, Record
 from gateway.core.scheduling.lifecycle import COUNTED
 from gateway.observe.metrics.arms import Arms
 from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided, family_of
+from gateway.observe.metrics.tenant_demand import TenantDemand
 from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
 from gateway.observe.requests.ring import RequestRing
 from gateway.wire.answers.oddity import Oddity
@@ -58,6 +59,8 @@ class Metrics:
     def __init__(self, policy: Policy, requests: RequestRing | None = None) -> None:
         """`requests`: keeps a record of each request; None: nothing is kept."""
         self.requests = requests
+        self.demand: TenantDemand | None = None
+        """Counts requests of tenants; None where no limits are shared."""
         self.edges = Edges.of(policy)
         self.tiers: dict[str, TierFacts] = {}
         self.lanes: dict[tuple[str, str], Lane] = {}
@@ -178,6 +181,8 @@ class Metrics:
                     forecasts[0] += 1
         if self.requests is not None:
             self.requests.ended(record)
+        if self.demand is not None:
+            self.demand.ended(record.request.tenant, record.request.tier.name)
 
     def gaps(self, tier: str, pool: str) -> LogHistogram:
         """The histogram to which an exchange adds the seconds between content events of a stream: `add(gap_s)`."""
@@ -196,6 +201,8 @@ class Metrics:
         self.whys[_WHY_INDEX[why]] += 1
         if self.requests is not None:
             self.requests.refused_early(refusal)
+        if self.demand is not None and why in LIMITS:
+            self.demand.asked(refusal.tenant, refusal.tier)
 
     def token_count(self, source: CountSource) -> None:
         """Count one answer of `count_tokens`."""

@@ -7,7 +7,8 @@ from http import HTTPStatus
 from typing import Final
 
 from gateway.core.pool_spec import ReplicaAccess, ReplicaSpec
-from gateway.core.queueing.limits import Left, Rate
+from gateway.core.queueing.bucket import Rate
+from gateway.core.queueing.limits import Left
 from gateway.wire.http.headers import RequestHead
 from gateway.wire.http.lines import written
 from gateway.wire.http.trace_context import parent_for

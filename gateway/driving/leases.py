@@ -1,0 +1,232 @@
+"""This gateway's parts of the limits of tenants: what it asks of the store, and what it makes of the answers.
+
+A limit is in use from the first request of its tenant until it is full again and nobody asks. All gateways then take
+part in it, whether or not they have requests of the tenant. A row of a limit goes to the store when its use has
+changed, and once in `RENEW_S`. Leases lapse `LEASE_S` after they were asked for, however much they are used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, cast
+
+from gateway.core.estimators.rates import Rate
+from gateway.core.policy import LimitKind
+from gateway.core.sample import LimitLease, LimitUse
+from gateway.driving.lease_script import SCRIPT
+from gateway.observe.metrics.tenant_demand import Tenancy, TenantDemand
+
+log = logging.getLogger("tailgate")
+
+LEASE_S: Final = 3.0
+RENEW_S: Final = 0.5
+JOIN_S: Final = 0.5
+"""A gateway that is alive has joined a new limit after this long."""
+DEMAND_TAU_S: Final = 2.0
+"""Demand is forgotten with this time constant."""
+NEED_S: Final = 2.0
+"""Room for one request is kept for so long after the latest: refused clients come back."""
+KEEP_S: Final = 120
+"""A limit without a row for this long is forgotten: it is full."""
+MAX_ROWS: Final = 200
+"""Limits in one call of the script, which takes some 10 us for each."""
+PREFIX: Final = "{tailgate}:limit:"
+IN_USE: Final = "{tailgate}:limits"
+SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+_VERSION: Final = "1"
+_KINDS: Final = {kind.value: kind for kind in LimitKind}
+
+_Place = tuple[str, str, LimitKind]
+"""(tenant, tier, limit)"""
+Arguments = tuple[str | float, ...]
+
+
+class _Tenant:
+    """A tenant in one tier whose limits are in use."""
+
+    __slots__ = ("asked_at", "demand", "renew_at", "used")
+
+    def __init__(self, now: float) -> None:
+        self.demand = Rate(DEMAND_TAU_S)
+        self.demand.latest_at = now
+        self.asked_at = -math.inf
+        self.renew_at = now
+        self.used: dict[LimitKind, tuple[float, float, float]] = {}
+        """By limit: own use at the last answer, what was left in the fleet then, and when it was asked."""
+
+
+class LeaseCall:
+    """One call of the script: its keys and arguments, and the limits that they are about."""
+
+    __slots__ = ("arguments", "at", "keys", "places")
+
+    def __init__(
+        self, keys: list[str], arguments: list[str | float], places: list[tuple[_Place, LimitUse]], at: float
+    ) -> None:
+        self.keys, self.arguments, self.places, self.at = keys, arguments, places, at
+
+    def command(self, whole: bool) -> Arguments:
+        """The command for the store: by the hash of the script, or `whole`, where the store does not know it."""
+        first = ("EVAL", SCRIPT) if whole else ("EVALSHA", SHA)
+        return (*first, len(self.keys), *self.keys, *self.arguments)
+
+
+class Leases:
+    """Asks for leases, and takes the answers."""
+
+    def __init__(
+        self,
+        name: str,
+        demand: TenantDemand,
+        uses: Callable[[str, str, float], Sequence[LimitUse]],
+        share: Callable[[int, tuple[LimitLease, ...]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`name`: of this gateway. `uses`: returns the use of a tenant's limits in a tier. `share`: takes the number of
+        gateways, and new leases. `clock`: that of the controller.
+        """
+        self._clock = clock
+        self._name = name
+        self._demand = demand
+        self._uses = uses
+        self._share = share
+        self._tenants: dict[Tenancy, _Tenant] = {}
+        self._active: dict[Tenancy, _Tenant] = {}
+        """Those with a limit in use."""
+        self._since = "-inf"
+        """Time of the server up to which limits in use are known."""
+        self._gateways = self._told = 1
+        """How many gateways share the limits, and how many the controller knows of."""
+        self.error = ""
+        """Why a limit could not be leased in the last round; empty if all could be."""
+
+    def calls(self, gateways: int) -> Iterator[LeaseCall]:
+        """The calls of one round. `gateways`: how many share the limits, this one included."""
+        self._gateways, now = gateways, self._clock()
+        for key, count in self._demand.take().items():
+            tenant = self._tenant(key, now)
+            tenant.demand.add(now, count)
+            if count:
+                tenant.asked_at = now
+            tenant.renew_at = now
+        rows: list[tuple[_Place, LimitUse]] = []
+        for key, tenant in list(self._active.items()):
+            if tenant.renew_at <= now:
+                tenant.renew_at = now + RENEW_S
+                uses = self._uses(*key, now)
+                rows += [((*key, use.limit), use) for use in uses]
+                if not uses:
+                    del self._active[key]  # its tier sets no limit here
+        for start in range(0, max(1, len(rows)), MAX_ROWS):
+            yield self._call(rows[start : start + MAX_ROWS], now)
+
+    def leave(self) -> Iterator[LeaseCall]:
+        """The calls by which this gateway gives all back."""
+        for tenant in self._active.values():
+            tenant.renew_at = -math.inf
+        for call in self.calls(self._gateways):
+            call.arguments[3] = 0  # the leases lapse at once
+            yield call
+
+    def _tenant(self, key: Tenancy, now: float) -> _Tenant:
+        tenant = self._tenants.get(key)
+        if tenant is None:
+            tenant = self._tenants[key] = _Tenant(now)
+        self._active[key] = tenant
+        return tenant
+
+    def _call(self, rows: list[tuple[_Place, LimitUse]], now: float) -> LeaseCall:
+        keys = [IN_USE]
+        shared: list[str | float] = [
+            _VERSION,
+            self._name,
+            self._gateways,
+            LEASE_S * 1e3,
+            JOIN_S * 1e3,
+            LEASE_S * 1e3,
+            self._since,
+        ]
+        for place, use in rows:
+            keys.append(key_of(place))
+            shared += self._row(place, use, now)
+        return LeaseCall(keys, shared, rows, now)
+
+    def _row(self, place: _Place, use: LimitUse, now: float) -> list[float]:
+        tenant = self._tenants[place[0], place[1]]
+        is_gauge = place[2] is LimitKind.CONCURRENCY
+        used, left, at = tenant.used.get(place[2], (0.0, use.burst, now))
+        per_s = use.per_min / 60.0
+        if is_gauge:
+            used = 0.0
+        else:
+            used = max(used, use.used - use.burst / self._gateways)  # after an outage: no bucket is emptier than empty
+            left = min(use.burst, left + (now - at) * per_s)
+        demand, need = tenant.demand.per_s(now), use.need if now - tenant.asked_at <= NEED_S else 0.0
+        state = use.burst, per_s / 1e3, float(is_gauge), use.used, used, use.left
+        return [*state, demand, need, left, use.burst, KEEP_S * 1e3]
+
+    def take(self, call: LeaseCall, answer: list[object]) -> None:
+        """Take the answer to a call."""
+        self._since = _text(answer[0])
+        leases: list[LimitLease] = []
+        idle: set[Tenancy] = set()
+        in_use: set[Tenancy] = set()
+        error = ""
+        for (place, use), row in zip(call.places, cast("list[list[object]]", answer[2:]), strict=True):
+            key = place[0], place[1]
+            tenant = self._tenants[key]
+            said = _text(row[0])
+            if said == "idle":
+                tenant.used[place[2]] = use.used, use.burst, call.at
+                idle.add(key)
+                continue
+            in_use.add(key)
+            if said:
+                error = f"limit {key_of(place)}: {said}"
+            else:
+                grant, level, share = (float(_text(value)) for value in row[1:])
+                tenant.used[place[2]] = use.used, level, call.at
+                until = call.at + LEASE_S
+                elsewhere = max(0.0, level - grant)
+                leases.append(LimitLease(*place, use.used + grant, elsewhere, share, until))
+        for key in idle - in_use:
+            self._active.pop(key, None)
+        self._join(cast("list[object]", answer[1]), call.at)
+        self._note(error)
+        if leases or self._told != self._gateways:
+            self._told = self._gateways
+            self._share(self._gateways, tuple(leases))
+
+    def _join(self, keys: list[object], now: float) -> None:
+        """Take part in limits that others use."""
+        for key in keys:
+            place = place_of(_text(key))
+            if place is not None and (place[0], place[1]) not in self._active:
+                self._tenant((place[0], place[1]), now).renew_at = now
+
+    def _note(self, error: str) -> None:
+        if error and not self.error:
+            log.error("store: %.200s; its tenant has an equal share of it at each gateway until this is mended", error)
+        elif self.error and not error:
+            log.info("store: all limits are leased again")
+        self.error = error
+
+
+def key_of(place: _Place) -> str:
+    """The key of a limit in the store."""
+    tenant, tier, limit = place
+    return f"{PREFIX}{limit.value}:{tier}:{tenant}"
+
+
+def place_of(key: str) -> _Place | None:
+    """The limit of a key; None for a key that no gateway of this version writes."""
+    limit, _, rest = key.removeprefix(PREFIX).partition(":")
+    tier, _, tenant = rest.partition(":")
+    return (tenant, tier, _KINDS[limit]) if limit in _KINDS and tier else None
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

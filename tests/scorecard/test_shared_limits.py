@@ -1,0 +1,81 @@
+"""Gateways share the limits of tenants over a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from time import monotonic
+
+import httpx
+import pytest
+
+from gateway.app import Gateway
+from gateway.observe.journal.replay import in_order, replay
+from tests.stores import RealStore, needs_store, real_store
+
+from .conftest import EmulatorFactory, GatewayFactory
+from .policies import rules
+from .raw import chat
+from .waiting import until
+
+BODY = chat(max_tokens=1).split(b"\r\n\r\n", 1)[1]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[RealStore]:
+    async with real_store() as running:
+        yield running
+
+
+async def pair(gateway: GatewayFactory, policy: str, url: str) -> list[Gateway]:
+    """Two gateways that hear each other."""
+    both = [await gateway(policy, store=url) for _ in range(2)]
+    for gw in both:
+        await until(lambda gw=gw: gw.store is not None and gw.store.view().gateways == 1)
+    return both
+
+
+async def ask(*gateways: Gateway, each: int) -> Counter[int]:
+    """Statuses of so many requests at each gateway, in turn."""
+    async with httpx.AsyncClient() as client:
+        answers = [
+            await client.post(f"{gw.url}/v1/chat/completions", content=BODY) for _ in range(each) for gw in gateways
+        ]
+    return Counter(answer.status_code for answer in answers)
+
+
+@needs_store
+async def test_a_gateway_gets_the_share_of_another_that_has_no_requests(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1)
+    began = monotonic()
+    one, other = await pair(gateway, rules(*fleet.urls, tier="limits: {requests: 20/min}"), store.url)
+    admitted = (await ask(one, each=10))[200]
+    assert admitted == 10, "its equal share"
+    async with asyncio.timeout(30):
+        while admitted < 18:
+            admitted += (await ask(one, each=1))[200]
+    admitted += (await ask(one, other, each=20))[200]
+    assert admitted <= 20 + (monotonic() - began) / 3
+
+
+@needs_store
+async def test_a_journal_with_leases_replays_bit_for_bit(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, tmp_path: Path
+) -> None:
+    fleet = await emulator(replicas=1)
+    policy = rules(*fleet.urls, tier="limits: {requests: 30/min, tokens: 9k/min, concurrency: 4}")
+    one = await gateway(policy, store=store.url, journal=tmp_path / "journal")
+    await gateway(policy, store=store.url)
+    await until(lambda: one.store is not None and one.store.view().gateways == 1)
+    assert set(await ask(one, each=40)) == {200, 429}
+    await one.drain()
+    lines = (tmp_path / "journal").read_text("utf-8")
+    assert '"share_limits"' in lines
+    assert '"LimitLease"' in lines
+    done = replay(in_order([tmp_path / "journal"]), lambda _: None)
+    assert done.divergence is None
+    assert not done.stopped
