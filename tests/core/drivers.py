@@ -295,7 +295,7 @@ class Driver:
 
     def _call(self, what: str, *args: object, closing: tuple[int, int] | None = None) -> None:
         queues = [
-            [(live.start_by, live.request.id, live) for live in pool.queue if _queue_of(live) == queue]
+            (pool, [(live.start_by, live.request.id, live) for live in pool.queue if _queue_of(live) == queue])
             for pool in self._pools()
             for queue in sorted(set(map(_queue_of, pool.queue)))
         ]
@@ -426,12 +426,18 @@ class Driver:
 
     # ---- the books
 
-    def _check_turns(self, queues: list[list[tuple[float, int, QueuedRequest]]], out: list[Command]) -> None:
-        """Check that a served request was ahead of all waiting ones of its tenant and tier in the same queue."""
+    def _check_turns(
+        self, queues: list[tuple[Pool, list[tuple[float, int, QueuedRequest]]]], out: list[Command]
+    ) -> None:
+        """Check that a request served by a pool was ahead of all waiting ones of its tenant and tier there."""
         served = {command.request_id for command in out if isinstance(command, Dispatch)}
-        for queue in queues:
+        for pool, queue in queues:
             still = [(at, number) for at, number, live in queue if live.ticket]
-            gone = [(at, number) for at, number, _ in queue if number in served]
+            gone = [
+                (at, number)
+                for at, number, _ in queue
+                if number in served and self.controller.state.requests[number].pool is pool
+            ]
             assert not still or not gone or max(gone) < min(still)
 
     def _pools(self) -> list[Pool]:

@@ -87,12 +87,11 @@ class Scheduler:
 
     def enter(self, live: RequestState, offer: Offer) -> None:
         """Send the request to a replica of the offer's pool, queue it there, or shed it."""
-        now = self._call.now
-        self._offered(live, offer)
         if self._life.has_expired(live):
             return
         decision = self._decide(offer)
-        self._admission.promises.offered(offer, now)
+        self._admission.promises.offered(offer, self._call.now)
+        self._offered(live, offer)
         live.decided(decision)
         if decision.verdict is not Verdict.SHED:
             self._admit(live, decision)
