@@ -54,9 +54,9 @@ class AdminPort:
     """Set to drain the process."""
     drain_deadline_s: float
 
-    def app(self, access: Access) -> Callable[..., object]:
-        """The ASGI application, with these access rights."""
-        sources = Sources(
+    def sources(self) -> Sources:
+        """The functions that its pages read."""
+        return Sources(
             version=version("tailgate"),
             policy=lambda: self.handler.policy,
             snapshot=lambda: self.controller.snapshot(self.driver.clock()),
@@ -81,9 +81,12 @@ class AdminPort:
             usage=self.records.usage,
             access_log_dropped=lambda: 0 if self.records.access_log is None else self.records.access_log.dropped,
         )
+
+    def app(self, access: Access) -> Callable[..., object]:
+        """The ASGI application, with these access rights."""
         actions = {"reload": self.reloads.reload, "drain": self._drain}
         of_replicas = {"drain": partial(self._drain_replica, True), "undrain": partial(self._drain_replica, False)}
-        return admin_app(self.metrics, sources, actions, of_replicas, access)
+        return admin_app(self.metrics, self.sources(), actions, of_replicas, access)
 
     async def _drain(self) -> Done:
         """Drain the process as on SIGTERM, for callers that cannot send signals."""

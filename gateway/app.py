@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.admin_port import AdminPort, unfit
 from gateway.api_side import CLOSE_GRACE_S, ApiSide
@@ -35,7 +36,9 @@ from gateway.fleet.watch import FleetWatcher
 from gateway.listener import Listener, listener
 from gateway.observe.admin import MAX_BODY_BYTES, Access
 from gateway.observe.console.history import STEP_S, LastHour
+from gateway.observe.exporters import metric_exporter
 from gateway.observe.journal.writer import Journal
+from gateway.observe.metrics.exposition import registry
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
@@ -46,6 +49,9 @@ from gateway.proxy.limits import ConnectionLimits
 from gateway.reload import PolicyReloads, PolicyUsers
 from gateway.settings import Settings
 from gateway.sweeper import ControllerSweeper
+
+if TYPE_CHECKING:
+    from gateway.observe.otlp.metrics import MetricExporter
 
 log = logging.getLogger("tailgate")
 
@@ -119,6 +125,7 @@ class Gateway:
         self.broken = asyncio.Event()
         """Set when a part that must always run has stopped."""
         self._api = api.listener()
+        self._metric_exporter: MetricExporter | None = None
         self._admin, *more = self._admin_listeners()
         self._listeners = [self._api, self._admin, *more]
 
@@ -144,6 +151,8 @@ class Gateway:
             stop=self.stop,
             drain_deadline_s=settings.drain_deadline_s,
         )
+        if settings.otlp_metrics:
+            self._metric_exporter = metric_exporter(registry(self.metrics, admin.sources()))
         connection = partial(AsgiConnection, self.handler, self._admin_limits)
         listens = partial(listener, http=connection, backlog=ADMIN_BACKLOG, timeout_graceful_shutdown=1)
         token = settings.admin_token
@@ -189,6 +198,8 @@ class Gateway:
             parts["exchange of loads"] = self.store.run()
         if self._state is not None:
             parts["state"] = self._state.run()
+        if self._metric_exporter is not None:
+            parts["export of metrics"] = self._metric_exporter.run()
         if self.journal is not None:
             parts["journal"] = self.journal.run()
         if self.settings.ssl_certfile is not None:
@@ -270,6 +281,8 @@ class Gateway:
         self.driver.close()
         await self.api.aclose()
         await self.records.aclose()
+        if self._metric_exporter is not None:
+            await self._metric_exporter.aclose()
         if self.journal is not None:
             await self.journal.aclose()
 

@@ -25,8 +25,8 @@ from gateway.notify import notify
 from gateway.observe import build_info
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
+from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.access_log import AccessLogError
-from gateway.observe.traces.trouble import TracesError
 from gateway.observe.usage.database import UsageError
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
@@ -104,7 +104,7 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
             return CANNOT_LISTEN
     except PolicyErrors as errors:
         problem = str(errors)
-    except (JournalError, AccessLogError, UsageError, TracesError, StoreError, StateDirError) as error:
+    except (JournalError, AccessLogError, UsageError, OtlpError, StoreError, StateDirError) as error:
         problem = str(error)
     except ListenError as error:
         print(f"{error}: give another by {_option('admin_uds')}", file=sys.stderr)

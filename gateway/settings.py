@@ -137,6 +137,7 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="Export traces by OTLP: this share (0-1) of good requests, and all others (docs/guides/traces.md).",
     )
+    otlp_metrics: bool = Field(default=False, description="Export the metrics by OTLP, too (docs/guides/traces.md).")
     usage: Path | None = Field(
         default=None,
         description="Keep who used what in this SQLite file, for `tailgate usage` (docs/guides/usage.md).",

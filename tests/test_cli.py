@@ -394,7 +394,7 @@ class TestServe:
             "--store": "redis://valkey:6379/0",
             "--state-dir": "/var/lib/tailgate",
         }
-        run("serve", "--replica", "http://a:1", *(part for pair in given.items() for part in pair))
+        run("serve", "--replica", "http://a:1", "--otlp-metrics", *(part for pair in given.items() for part in pair))
         ((settings, _, _),) = served
         assert settings.model_fields_set == set(Settings.model_fields) - {"admin_token"}
         assert settings.write_stall_s == 3.5

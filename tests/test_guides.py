@@ -30,7 +30,7 @@ NOT_RUN = {
     "make scenario NAME=": "plays for minutes; tests/loadtests/scenarios plays scenarios",
     ".venv/bin/tailgate load scenario": "plays for minutes; tests/loadtests/scenarios plays scenarios",
     ".venv/bin/pip install": "installs packages",
-    "OTEL_EXPORTER_OTLP_ENDPOINT=": "serves until it is stopped; tests/observe/traces exports to a receiver",
+    "OTEL_EXPORTER_OTLP_ENDPOINT=": "serves until it is stopped; tests/observe/otlp exports to a receiver",
     ".venv/bin/tailgate usage": "needs a gateway that keeps usage; tests/cli/test_usage.py runs it with one",
     ".venv/bin/tailgate serve": "serves until it is stopped; tests/test_install.py runs it",
     ".venv/bin/tailgate load calibrate": "takes six minutes; tests/loadtests/calibrate fits engines",

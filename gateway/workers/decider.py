@@ -14,8 +14,8 @@ from gateway.driving.state_dir import StateDirError
 from gateway.driving.store import StoreError
 from gateway.listener import ListenError
 from gateway.observe.journal.parts import JournalError
+from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.access_log import AccessLogError
-from gateway.observe.traces.trouble import TracesError
 from gateway.observe.usage.database import UsageError
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.load import load
@@ -31,7 +31,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     try:
         policy = policy_from_bytes(setup.policy) if setup.policy_path is None else load(setup.policy_path)
         gateway = Gateway(setup.settings, policy, setup.policy_path, relays=FrameClock(time.monotonic))
-    except (PolicyErrors, JournalError, AccessLogError, UsageError, TracesError, StoreError, StateDirError) as error:
+    except (PolicyErrors, JournalError, AccessLogError, UsageError, OtlpError, StoreError, StateDirError) as error:
         control.say(Say.FAILED, f"1 {error}".encode())
         return 1
     hub = gateway.hub

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import time
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 from gateway.app import Gateway
 from gateway.cli.app import app
+from gateway.observe.usage.database import UsageDatabase
+from gateway.observe.usage.metering import Sums
 from gateway.policy import load
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
@@ -75,6 +78,18 @@ async def test_usage_of_a_gateway_has_tokens_prices_and_the_cost_of_a_good_reque
     focus = list(csv.DictReader(usage("--focus", "--db", str(db), "--policy", str(policy)).stdout.splitlines()))
     assert {row["BillingCurrency"] for row in focus} == {"EUR"}
     assert sum(float(row["BilledCost"]) for row in focus) == pytest.approx(served["cost"])
+
+
+def test_usage_of_several_gateways_sums_requests_and_counts_the_time_of_their_replicas_once(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.db", tmp_path / "b.db"]
+    hour = int(time.time()) // 3600
+    for path, replica_s in zip(paths, (1800.0, 3600.0), strict=True):
+        database = UsageDatabase(path)
+        database.add({(hour, "acme", "", "only", "m"): Sums(requests=2, good=1)}, {(hour, "main"): replica_s})
+        database.close()
+    found = json.loads(usage("--json", "--db", str(paths[0]), "--db", str(paths[1]), "--db", str(paths[0])).stdout)
+    assert (found["total"]["requests"], found["total"]["good"]) == (4, 2)
+    assert found["fleet"]["replica_hours"] == pytest.approx(1.0)
 
 
 def test_usage_of_a_missing_file_names_it_and_makes_none(tmp_path: Path) -> None:

@@ -39,8 +39,12 @@ def usage_command(
     ] = False,
     admin: Admin = ADMIN,
     db: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read the file of `serve --usage` instead of asking a gateway."),
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Read the file of `serve --usage` instead of asking a gateway. Several --db are summed: one for each "
+            "gateway in front of the same replicas.",
+        ),
     ] = None,
     policy: Annotated[Path | None, typer.Option(metavar="FILE", help="With --db: the policy with the prices.")] = None,
 ) -> None:
@@ -54,7 +58,7 @@ def usage_command(
     """
     by = FOCUS_BY if focus else by
     try:
-        found = _asked(admin, by, since, until) if db is None else _read(db, policy, by, since, until)
+        found = _read(db, policy, by, since, until) if db else _asked(admin, by, since, until)
     except (Unanswered, UsageError, ValueError) as error:
         console(stderr=True).print(str(error))
         raise typer.Exit(2) from None
@@ -75,7 +79,7 @@ def _asked(admin: str, by: str, since: str, until: str) -> dict[str, Any]:
     return ask_admin(admin, f"usage?{urlencode({'by': by, 'since': since, 'until': until})}", None)
 
 
-def _read(db: Path, policy: Path | None, by: str, since: str, until: str) -> dict[str, Any]:
+def _read(db: Sequence[Path], policy: Path | None, by: str, since: str, until: str) -> dict[str, Any]:
     return report(db, question(by, since, until, time.time()), None if policy is None else load(policy))
 
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
+from gateway.observe.exporters import trace_exporter
 from gateway.observe.requests.access_log import AccessLog
 from gateway.observe.requests.ring import Found, RequestRing
-from gateway.observe.traces.trouble import TracesError
 from gateway.observe.usage.ledger import UsageLedger
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.observe.traces.exporter import TraceExporter
-
-
-def trace_exporter(ratio: float, wall_s: Callable[[], float]) -> TraceExporter:
-    """The exporter of traces, by the variables of OpenTelemetry. Raises TracesError."""
-    try:
-        from gateway.observe.traces.exporter import TraceExporter
-    except ModuleNotFoundError as error:
-        raise TracesError(f"--traces needs {error.name}: pip install 'tailgate[otel]'") from None
-    return TraceExporter(ratio, wall_s, os.environ)
+    from gateway.observe.otlp.traces import TraceExporter
 
 
 class RequestRecords:
@@ -31,7 +21,7 @@ class RequestRecords:
 
     def __init__(self, settings: Settings, clock: Callable[[], float], serving: Callable[[], dict[str, int]]) -> None:
         """`clock`: the monotonic clock of the request path. `serving`: number of replicas that get requests, by pool.
-        Raises AccessLogError, UsageError and TracesError.
+        Raises AccessLogError, UsageError and OtlpError.
         """
         self._clock = clock
         self.is_kept = settings.records > 0

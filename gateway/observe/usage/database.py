@@ -86,12 +86,12 @@ class UsageDatabase:
             hour, tenant, key, tier, model, *values = row
             yield (hour, tenant, key, tier, model), Sums(*values)
 
-    def fleet(self, since: int, until: int) -> dict[str, float]:
-        """Hours of replicas that got requests, by pool, in the hours from `since` up to and without `until`."""
-        found = self._db.execute(
-            "SELECT pool, sum(replica_s) / 3600.0 FROM fleet WHERE hour >= ? AND hour < ? GROUP BY pool", (since, until)
-        )
-        return dict(found.fetchall())
+    def fleet(self, since: int, until: int) -> dict[tuple[int, str], float]:
+        """Seconds of replicas that got requests, by hour and pool, in the hours from `since` up to and without
+        `until`. Raises sqlite3.Error.
+        """
+        found = self._db.execute("SELECT hour, pool, replica_s FROM fleet WHERE hour >= ? AND hour < ?", (since, until))
+        return {(hour, pool): replica_s for hour, pool, replica_s in found}
 
     def close(self) -> None:
         """Close the file."""

@@ -28,7 +28,7 @@ def usage_router(ledger: UsageLedger | None, policy: Callable[[], Policy]) -> AP
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
         try:
-            found = await asyncio.to_thread(report, ledger.path, asked, policy())
+            found = await asyncio.to_thread(report, [ledger.path], asked, policy())
         except UsageError as error:
             raise HTTPException(503, str(error)) from None
         body = document({**found, "error": ledger.error or None})

@@ -56,16 +56,26 @@ def _hour(option: str, text: str, now: int) -> int:
     return int(day.timestamp()) // HOUR_S
 
 
-def report(path: Path, asked: Question, policy: Policy | None) -> dict[str, object]:
-    """The report as plain data. `policy`: has the prices; None: there are none. Raises UsageError."""
-    database = UsageDatabase(path, must_exist=True)
-    try:
-        found = list(database.read(asked.since, asked.until))
-        hours = database.fleet(asked.since, asked.until)
-    except sqlite3.Error as error:
-        raise UsageError(f"the usage file {path} cannot be read: {error}") from None
-    finally:
-        database.close()
+def report(paths: Sequence[Path], asked: Question, policy: Policy | None) -> dict[str, object]:
+    """The report as plain data. `paths`: files of gateways in front of the same replicas. `policy`: has the prices;
+    None: there are none. Raises UsageError.
+    """
+    found: list[tuple[Cell, Sums]] = []
+    served: dict[tuple[int, str], float] = {}
+    for path in dict.fromkeys(each.resolve() for each in paths):
+        database = UsageDatabase(path, must_exist=True)
+        try:
+            found += database.read(asked.since, asked.until)
+            for where, replica_s in database.fleet(asked.since, asked.until).items():
+                # Every gateway counts the same replicas, so their time is not added.
+                served[where] = max(replica_s, served.get(where, 0.0))
+        except sqlite3.Error as error:
+            raise UsageError(f"the usage file {path} cannot be read: {error}") from None
+        finally:
+            database.close()
+    hours: dict[str, float] = {}
+    for (_, pool), replica_s in served.items():
+        hours[pool] = hours.get(pool, 0.0) + replica_s / HOUR_S
     prices: Mapping[str, Prices] = {} if policy is None else policy.prices
     total, total_cost = Sums(), 0.0
     sums: dict[tuple[str, ...], Sums] = {}

@@ -67,7 +67,7 @@ def summed(records: list[Record]) -> dict[tuple[str, str], list[int]]:
 
 
 def kept(path: Path) -> dict[tuple[str, str], list[int]]:
-    found: Any = report(path, Question(("tenant", "key"), *EVER), None)["rows"]
+    found: Any = report([path], Question(("tenant", "key"), *EVER), None)["rows"]
     return {(row["tenant"], row["key"]): [row["requests"], row["prompt_tokens"], row["output_tokens"]] for row in found}
 
 
@@ -122,7 +122,7 @@ async def test_request_refused_unread_counts_for_its_tenant_and_a_stranger_for_n
     book.add(known)
     book.add(EarlyRefusal(0.0, Reason.UNAUTHORIZED.value, "y"))
     await book.aclose()
-    total: Any = report(path, Question((), *EVER), None)["total"]
+    total: Any = report([path], Question((), *EVER), None)["total"]
     assert (total["requests"], total["refused"]) == (1, 1)
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from gateway.core.history import AttemptHistory
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Outcome
+from gateway.observe.otlp.attributes import attribute
 from gateway.observe.requests.row import RequestRow
 from gateway.wire.errors.reasons import ROWS
 from gateway.wire.http.trace_context import span_id_of, trace_id_of
@@ -137,20 +138,6 @@ def _of_attempt(row: RequestRow, attempt: AttemptHistory) -> dict[str, Value]:
 
 def _attributes(values: dict[str, Value]) -> Iterable[KeyValue]:
     return [attribute(name, value) for name, value in values.items() if value is not None]
-
-
-def attribute(name: str, value: str | bool | int | float) -> KeyValue:
-    """One attribute."""
-    match value:
-        case bool():
-            found = AnyValue(bool_value=value)
-        case int():
-            found = AnyValue(int_value=value)
-        case float():
-            found = AnyValue(double_value=value)
-        case _:
-            found = AnyValue(string_value=value)
-    return KeyValue(key=name, value=found)
 
 
 def _nanos(unix_s: float) -> int:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from gateway.observe.otlp.traces import TraceExporter
+from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.row import RequestRow
-from gateway.observe.traces.exporter import TraceExporter
-from gateway.observe.traces.trouble import TracesError
 from gateway.wire.http.trace_context import is_sampled, parent_for, span_id_of, trace_id_of
 from tests.observe.made import REFUSED
+from tests.observe.otlp.receiver import Receiver, attributes
 from tests.observe.requests.test_ring import ended
 from tests.scorecard.capture import Capture
 from tests.serving import gateways
@@ -31,62 +28,15 @@ tiers: {{only: {{}}}}
 """
 
 
-@dataclass
-class Collector:
-    """An OTLP receiver. It answers `statuses`, the last one again and again."""
-
-    url: str = ""
-    statuses: list[int] = field(default_factory=lambda: [200])
-    requests: list[ExportTraceServiceRequest] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-
-    @property
-    def spans(self) -> list[Any]:
-        return [
-            span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    found = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            status = found.statuses.pop(0) if len(found.statuses) > 1 else found.statuses[0]
-            if status == 200:
-                found.requests.append(ExportTraceServiceRequest.FromString(body))
-                found.headers.append({name.lower(): value for name, value in self.headers.items()})
-            self.send_response(status)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        found.url = f"http://127.0.0.1:{server.server_port}"
-        yield found
-        server.shutdown()
-
-
-def attributes(span: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, str(one.value.WhichOneof("value"))) for one in span.attributes}
-
-
-def exporter(collector: Collector, ratio: float = 1.0, **environment: str) -> TraceExporter:
-    return TraceExporter(ratio, lambda: 0.0, {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, **environment})
+def exporter(receiver: Receiver, ratio: float = 1.0, **environment: str) -> TraceExporter:
+    return TraceExporter(ratio, lambda: 0.0, receiver.environment | environment)
 
 
 async def test_trace_of_a_client_goes_on_in_the_gateway_and_at_the_replica(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    for name, value in receiver.environment.items():
+        monkeypatch.setenv(name, value)
     async with Capture() as capture:
         async with gateways() as start:
             gateway = await start(POLICY.format(capture.url), trace_share=1.0)
@@ -96,7 +46,7 @@ async def test_trace_of_a_client_goes_on_in_the_gateway_and_at_the_replica(
                 assert answer.status_code == 200
         (call,) = capture.calls
         (sent,) = call.header("traceparent")
-    server, attempt = collector.spans
+    server, attempt = receiver.spans
     assert server.trace_id.hex() == attempt.trace_id.hex() == PARENT[3:35]
     assert server.parent_span_id.hex() == PARENT[36:52]
     assert attempt.parent_span_id == server.span_id
@@ -106,64 +56,64 @@ async def test_trace_of_a_client_goes_on_in_the_gateway_and_at_the_replica(
     assert told["tailgate.request_id"] == answer.headers["x-request-id"]
     assert (told["tailgate.tier"], told["http.response.status_code"]) == ("only", 200)
     assert attributes(attempt)["gen_ai.operation.name"] == "text_completion"
-    assert "secret" not in str(collector.requests)
+    assert "secret" not in str(receiver.messages)
 
 
-async def test_refused_requests_are_exported_whatever_the_ratio_and_good_ones_by_it(collector: Collector) -> None:
-    traces = exporter(collector, ratio=0.0)
+async def test_refused_requests_are_exported_whatever_the_ratio_and_good_ones_by_it(receiver: Receiver) -> None:
+    traces = exporter(receiver, ratio=0.0)
     traces.take(RequestRow(ended("good")))
     traces.take(RequestRow(ended("refused", REFUSED)))
     await traces.aclose()
-    (span,) = collector.spans
+    (span,) = receiver.spans
     assert attributes(span)["tailgate.request_id"] == "refused"
     assert attributes(span)["error.type"] == "queue-full"
 
 
-async def test_batch_that_the_collector_cannot_take_now_is_sent_again(collector: Collector) -> None:
-    collector.statuses = [503, 200]
-    traces = exporter(collector)
+async def test_batch_that_the_collector_cannot_take_now_is_sent_again(receiver: Receiver) -> None:
+    receiver.refusals, receiver.is_away = 1, True
+    traces = exporter(receiver)
     traces.take(RequestRow(ended("good")))
     async with asyncio.timeout(30):
-        while not collector.requests:
+        while not receiver.messages:
             await asyncio.to_thread(threading.Event().wait, 0.05)
     await traces.aclose()
-    assert (len(collector.spans), traces.dropped) == (1, 0)
+    assert (len(receiver.spans), traces.dropped) == (1, 0)
 
 
 async def test_batch_that_the_collector_refuses_is_dropped_and_counted(
-    collector: Collector, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    collector.statuses = [400]
-    traces = exporter(collector)
+    receiver.refusals = 1
+    traces = exporter(receiver)
     traces.take(RequestRow(ended("good")))
     await traces.aclose()
     assert traces.dropped == 1
     assert "traces are not exported" in caplog.text
-    assert "HTTP 400" in caplog.text
+    assert "HTTP 400" in caplog.text or "gRPC INVALID_ARGUMENT: not now" in caplog.text
 
 
-async def test_variables_of_opentelemetry_set_headers_and_resource(collector: Collector) -> None:
+async def test_variables_of_opentelemetry_set_headers_and_resource(receiver: Receiver) -> None:
     variables: dict[str, Any] = {"OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=a%20b"}
     variables["OTEL_RESOURCE_ATTRIBUTES"] = "zone=east,service.name=x"
-    traces = exporter(collector, OTEL_SERVICE_NAME="front", **variables)
+    traces = exporter(receiver, OTEL_SERVICE_NAME="front", **variables)
     traces.take(RequestRow(ended("good")))
     await traces.aclose()
-    assert collector.headers[0]["x-tenant"] == "a b"
-    resource = attributes(collector.requests[0].resource_spans[0].resource)
+    assert receiver.headers[0]["x-tenant"] == "a b"
+    resource = attributes(receiver.messages[0].resource_spans[0].resource)
     assert (resource["service.name"], resource["zone"]) == ("front", "east")
 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "secret-without-a-name"),
     ],
 )
 def test_wrong_variable_is_named_and_a_header_is_not_shown(variable: str, value: str) -> None:
-    with pytest.raises(TracesError, match=variable) as caught:
+    with pytest.raises(OtlpError, match=variable) as caught:
         TraceExporter(1.0, lambda: 0.0, {variable: value})
     assert "secret" not in str(caught.value)
 

@@ -1,0 +1,37 @@
+"""Makes the exporters of OpenTelemetry, whose packages are imported only if they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from prometheus_client.registry import Collector
+
+from gateway.observe.otlp.trouble import OtlpError
+
+if TYPE_CHECKING:
+    from gateway.observe.otlp.metrics import MetricExporter
+    from gateway.observe.otlp.traces import TraceExporter
+
+
+def trace_exporter(ratio: float, wall_s: Callable[[], float]) -> TraceExporter:
+    """The exporter of traces, by the variables of OpenTelemetry. Raises OtlpError."""
+    try:
+        from gateway.observe.otlp.traces import TraceExporter
+    except ModuleNotFoundError as error:
+        raise OtlpError(_needs("--traces", error)) from None
+    return TraceExporter(ratio, wall_s, os.environ)
+
+
+def metric_exporter(registry: Collector) -> MetricExporter:
+    """The exporter of metrics, by the variables of OpenTelemetry. Raises OtlpError."""
+    try:
+        from gateway.observe.otlp.metrics import MetricExporter
+    except ModuleNotFoundError as error:
+        raise OtlpError(_needs("--otlp-metrics", error)) from None
+    return MetricExporter(registry, os.environ)
+
+
+def _needs(option: str, error: ModuleNotFoundError) -> str:
+    return f"{option} needs {error.name}: pip install 'tailgate[otel]'"

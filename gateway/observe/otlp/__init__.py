@@ -1,0 +1,1 @@
+"""Traces and metrics, sent to a collector by OTLP. Imported only if they are asked for."""

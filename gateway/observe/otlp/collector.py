@@ -1,0 +1,210 @@
+"""A connection to a collector, by OTLP over HTTP or over gRPC, as OpenTelemetry's own variables say.
+
+A variable of one signal, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, wins over that of all signals.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from ssl import SSLContext, SSLError, create_default_context
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import httpx
+from google.protobuf.message import Message
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from gateway.observe.otlp.attributes import attribute
+from gateway.observe.otlp.trouble import OtlpError
+
+RETRIED = frozenset({429, 502, 503, 504})
+"""Statuses after which OTLP wants a batch to be sent again."""
+HTTP, GRPC = "http/protobuf", "grpc"
+
+
+class Signal(StrEnum):
+    """A kind of data, by its name in paths and variables."""
+
+    TRACES = "traces"
+    METRICS = "metrics"
+
+
+SERVICES: Final = {
+    Signal.TRACES: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    Signal.METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+}
+"""Methods of gRPC."""
+
+
+class Variables:
+    """The variables of one signal."""
+
+    def __init__(self, signal: Signal, environment: Mapping[str, str]) -> None:
+        self.signal = signal
+        self._environment = environment
+
+    def get(self, name: str, default: str = "") -> tuple[str, str]:
+        """(the variable that is set, its value)."""
+        for variable in (f"OTEL_EXPORTER_OTLP_{self.signal.upper()}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
+            if value := self._environment.get(variable):
+                return variable, value
+        return f"OTEL_EXPORTER_OTLP_{name}", default
+
+    def timeout_s(self) -> float:
+        """Seconds within which the collector must answer."""
+        return milliseconds(*self.get("TIMEOUT", "10000"))
+
+    def file(self, name: str) -> bytes | None:
+        """The content of the file that a variable names."""
+        variable, path = self.get(name)
+        try:
+            return Path(path).read_bytes() if path else None
+        except OSError as error:
+            raise OtlpError(f"{variable}: {path:.200} cannot be read: {error.strerror}") from None
+
+
+class Collector(ABC):
+    """Sends messages, in a thread."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @abstractmethod
+    def send(self, message: Message) -> tuple[str, bool]:
+        """Send a message. Returns (why it failed, or empty; whether it need not be sent again)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+
+
+def collector(signal: Signal, environment: Mapping[str, str]) -> Collector:
+    """The collector of a signal. Raises OtlpError."""
+    variables = Variables(signal, environment)
+    variable, protocol = variables.get("PROTOCOL", HTTP)
+    if protocol == HTTP:
+        return HttpCollector(variables)
+    if protocol == GRPC:
+        return GrpcCollector(variables)
+    raise OtlpError(f"{variable} is {protocol!r:.40}: write {HTTP} or {GRPC}")
+
+
+class HttpCollector(Collector):
+    """A collector that takes OTLP over HTTP, on port 4318 by default."""
+
+    def __init__(self, variables: Variables) -> None:
+        variable, url = variables.get("ENDPOINT", "http://localhost:4318")
+        if not url.startswith(("http://", "https://")):
+            raise OtlpError(f"{variable} is {url!r:.80}: write http://host:4318")
+        if not variable.endswith(f"{variables.signal.upper()}_ENDPOINT"):
+            url = f"{url.rstrip('/')}/v1/{variables.signal}"
+        super().__init__(url)
+        headers = {"content-type": "application/x-protobuf"} | _pairs(*variables.get("HEADERS"))
+        self._client = httpx.Client(headers=headers, timeout=variables.timeout_s(), verify=_verified(variables))
+
+    def send(self, message: Message) -> tuple[str, bool]:
+        """See `Collector.send`."""
+        try:
+            answer = self._client.post(self.url, content=message.SerializeToString())
+        except httpx.HTTPError as error:
+            return str(error) or type(error).__name__, False
+        if answer.is_success:
+            return "", True
+        return f"HTTP {answer.status_code}", answer.status_code not in RETRIED
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _verified(variables: Variables) -> SSLContext | bool:
+    """How the collector's certificate is verified, and the own one that it is shown."""
+    authority, own = variables.get("CERTIFICATE")[1], variables.get("CLIENT_CERTIFICATE")[1]
+    if not authority and not own:
+        return True
+    try:
+        context = create_default_context(cafile=authority or None)
+        if own:
+            context.load_cert_chain(own, variables.get("CLIENT_KEY")[1] or None)
+    except (OSError, SSLError) as error:
+        raise OtlpError(f"{variables.get('CERTIFICATE')[0]}, or that of the client, cannot be used: {error}") from None
+    return context
+
+
+class GrpcCollector(Collector):
+    """A collector that takes OTLP over gRPC, on port 4317 by default."""
+
+    def __init__(self, variables: Variables) -> None:
+        try:
+            import grpc
+        except ModuleNotFoundError:
+            raise OtlpError("OTEL_EXPORTER_OTLP_PROTOCOL=grpc needs grpcio: pip install 'tailgate[otel]'") from None
+        variable, url = variables.get("ENDPOINT", "http://localhost:4317")
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        if parts.scheme not in ("", "http", "https") or not parts.netloc:
+            raise OtlpError(f"{variable} is {url!r:.80}: write http://host:4317")
+        super().__init__(url)
+        insecure = parts.scheme == "http" or (not parts.scheme and variables.get("INSECURE")[1].lower() == "true")
+        if insecure:
+            self._channel = grpc.insecure_channel(parts.netloc)
+        else:
+            files = [variables.file(name) for name in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")]
+            self._channel = grpc.secure_channel(parts.netloc, grpc.ssl_channel_credentials(*files))
+        self._export = self._channel.unary_unary(SERVICES[variables.signal])
+        self._metadata = [(name.lower(), value) for name, value in _pairs(*variables.get("HEADERS")).items()]
+        self._timeout_s = variables.timeout_s()
+        codes = grpc.StatusCode
+        # The codes of the specification of OTLP.
+        self._retried = (
+            codes.CANCELLED,
+            codes.DEADLINE_EXCEEDED,
+            codes.ABORTED,
+            codes.OUT_OF_RANGE,
+            codes.UNAVAILABLE,
+            codes.DATA_LOSS,
+        )
+        self._error = grpc.RpcError
+
+    def send(self, message: Message) -> tuple[str, bool]:
+        """See `Collector.send`."""
+        try:
+            self._export(message.SerializeToString(), timeout=self._timeout_s, metadata=self._metadata)
+        except self._error as error:
+            code = error.code()
+            return f"gRPC {code.name}: {error.details():.200}", code not in self._retried
+        return "", True
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+def milliseconds(variable: str, text: str) -> float:
+    """The seconds of a variable in milliseconds. Raises OtlpError."""
+    if not text.isdigit() or not int(text):
+        raise OtlpError(f"{variable} is {text!r:.40}: write milliseconds, such as 10000")
+    return int(text) / 1000
+
+
+def resource(environment: Mapping[str, str]) -> Resource:
+    """The names of this process. Raises OtlpError."""
+    name = environment.get("OTEL_SERVICE_NAME")
+    told = {"service.name": "tailgate", "service.version": version("tailgate")}
+    variable = "OTEL_RESOURCE_ATTRIBUTES"
+    told |= _pairs(variable, environment.get(variable, "")) | ({"service.name": name} if name else {})
+    return Resource(attributes=[attribute(name, value) for name, value in told.items()])
+
+
+def _pairs(variable: str, text: str) -> dict[str, str]:
+    """`name=value,name=value`, with escapes as in URLs. A part that is no pair is an error that shows no value."""
+    pairs: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            raise OtlpError(f"{variable} is not a list of pairs: write name=value,name=value")
+        pairs[name.strip()] = unquote(value.strip())
+    return pairs

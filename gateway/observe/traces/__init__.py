@@ -1,1 +1,0 @@
-"""Records of requests as OpenTelemetry traces. It needs the extra `otel`."""
