@@ -8,7 +8,8 @@ from typing import Final
 from gateway.core.estimators.memory import Remembering
 
 MAX_LOGIT: Final = 8.0
-SCALE: Final = 4.0
+"""Probabilities stay 3e-4 from 0 and 1: the labels that count are too few to show that one is nearer."""
+SCALE: Final = MAX_LOGIT / 2.0
 """Logits and logarithms are divided by this, so that all features are of the order of 1."""
 PRIOR_VARIANCE: Final = 0.2
 """Variance of each weight before any label. One label then changes a probability of .5 by .03 at most."""

@@ -15,6 +15,7 @@ from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.sample import NO_LOAD, GatewayLoad, PoolLoad, ReplicaLoad
 
 SILENT_INTERVALS: Final = 3.0
+"""Intervals without news after which a gateway is forgotten: two messages in a row may be lost."""
 
 
 class OtherGateway:
