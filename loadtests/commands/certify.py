@@ -10,9 +10,8 @@ import orjson
 import typer
 import uvloop
 
-from gateway.cli.output import console, print_errors
+from gateway.cli.output import console
 from gateway.cli.quantities import finite, seconds
-from gateway.policy import PolicyErrors
 from loadtests.commands.options import (
     ExtraOption,
     GoodputOption,
@@ -25,10 +24,9 @@ from loadtests.commands.options import (
     TargetOption,
     WorkloadOption,
 )
-from loadtests.commands.verdicts import Judged, Options, told
-from loadtests.replay.models import WhichModel
-from loadtests.replay.probe import NoContact
+from loadtests.commands.verdicts import Judged, Options, told, wrong_input
 from loadtests.terminal.written import check_writable, writing
+from loadtests.verdict.gateway_counts import differs
 from loadtests.verdict.promises import Judgement, Verdict
 from loadtests.verdict.step import Step
 
@@ -54,6 +52,10 @@ def certify_command(
         float, typer.Option(parser=seconds(10.0), metavar="S", help="Longest time; the test ends once all is decided.")
     ] = 600.0,
     seed: SeedOption = 1,
+    admin: Annotated[
+        str | None,
+        typer.Option(metavar="URL", show_default=False, help="Admin port: say what the gateway's own metrics count."),
+    ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="DIR", show_default=False, help="An earlier --out: fail if a promise is kept less now."),
@@ -82,19 +84,13 @@ def certify_command(
     for path, option, is_folder in ((out, "--out", True), (junit, "--junit", False), (markdown, "--markdown", False)):
         if path is not None:
             check_writable(path, option, folder=is_folder)
-    try:
+    with wrong_input(errors):
         before = {} if baseline is None else shares_of(baseline)
-        options = Options(targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, 0.01)
+        options = Options(targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, 0.01, admin)
         judged = Judged(options)
         found = uvloop.run(_certified(judged, at, budget))
-    except PolicyErrors as wrong:
-        print_errors(wrong.errors, errors)
-        raise typer.Exit(2) from None
-    except (ValueError, NoContact, WhichModel, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
     less = {one.promise.name for one in found.judgements if is_less(one, before)}
-    document = as_document(found, less)
+    document = as_document(found, less, judged.shares)
     if out is not None:
         with writing(out, "--out"):
             out.mkdir(parents=True, exist_ok=True)
@@ -106,7 +102,7 @@ def certify_command(
     if as_json:
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        _print(found, less)
+        _print(found, less, judged.shares)
     if found.interrupted:
         raise typer.Exit(130)
     if not found.on_time:
@@ -121,8 +117,8 @@ async def _certified(judged: Judged, at: float, budget_s: float) -> Step:
     return await judged.at(at, WRONG, budget_s, errors)
 
 
-def as_document(found: Step, less: set[str]) -> dict[str, Any]:
-    """The certificate, as JSON has it."""
+def as_document(found: Step, less: set[str], shares: dict[str, float]) -> dict[str, Any]:
+    """The certificate, as JSON has it. `shares`: goodput by tier, as the gateway counts it."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -142,6 +138,8 @@ def as_document(found: Step, less: set[str]) -> dict[str, Any]:
                 "requests": one.requests,
                 "misses": one.misses,
                 "less_than_before": one.promise.name in less,
+                "gateway_kept": shares.get(one.promise.tier) if one.promise.metric is None else None,
+                "gateway_differs": differs(one, shares),
             }
             for one in found.judgements
         ],
@@ -196,12 +194,23 @@ def as_markdown(document: dict[str, Any]) -> str:
 def _measured(one: dict[str, Any]) -> str:
     if one["kept"] is None:
         return f"{one['requests']:,} requests, too few"
-    return f"{100 * one['kept']:.4g}% ({100 * one['low']:.4g} to {100 * one['high']:.4g}%)"
+    measured = f"{100 * one['kept']:.4g}% ({100 * one['low']:.4g} to {100 * one['high']:.4g}%)"
+    if one["gateway_kept"] is None:
+        return measured
+    beyond = ", beyond the interval" if one["gateway_differs"] else ""
+    return f"{measured}; the gateway counts {100 * one['gateway_kept']:.4g}%{beyond}"
 
 
-def _print(found: Step, less: set[str]) -> None:
+def _print(found: Step, less: set[str], shares: dict[str, float]) -> None:
     out = console()
     colours = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNDECIDED: "yellow"}
     for one in found.judgements:
         word = "less than before" if one.promise.name in less else one.verdict.value
         out.print(f"{word:9} {told(one)}", style="red" if one.promise.name in less else colours[one.verdict])
+        share = shares.get(one.promise.tier) if one.promise.metric is None else None
+        if share is not None:
+            text = f"{'':9} {one.promise.tier}: the gateway counts {100 * share:.4g}% good"
+            if differs(one, shares):
+                out.print(f"{text}: clients see another service than the gateway", style="red")
+            else:
+                out.print(text)

@@ -12,9 +12,8 @@ import orjson
 import typer
 import uvloop
 
-from gateway.cli.output import console, print_errors
+from gateway.cli.output import console
 from gateway.cli.quantities import finite, seconds
-from gateway.policy import PolicyErrors
 from loadtests.charts.chart import Chart, Line
 from loadtests.charts.svg import draw
 from loadtests.commands.options import (
@@ -29,9 +28,7 @@ from loadtests.commands.options import (
     TargetOption,
     WorkloadOption,
 )
-from loadtests.commands.verdicts import Judged, Options
-from loadtests.replay.models import WhichModel
-from loadtests.replay.probe import NoContact
+from loadtests.commands.verdicts import Judged, Options, wrong_input
 from loadtests.terminal.written import make_folder, writing
 from loadtests.verdict.search import Found, search
 from loadtests.verdict.step import Step
@@ -80,16 +77,10 @@ def find_command(
     errors = console(stderr=True)
     if out is not None:
         make_folder(out, "--out")
-    try:
+    with wrong_input(errors):
         options = Options(targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, 0.01)
         judged = Judged(options)
         found = uvloop.run(_found(judged, (from_, up_to), each, budget, cool))
-    except PolicyErrors as wrong:
-        print_errors(wrong.errors, errors)
-        raise typer.Exit(2) from None
-    except (ValueError, NoContact, WhichModel, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
     document = as_document(found)
     if out is not None:
         with writing(out, "--out"):

@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+import typer
 from rich.console import Console
 
+from gateway.cli.output import print_errors
 from gateway.core.policy import Policy
-from gateway.policy import load
+from gateway.policy import PolicyErrors, load
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.commands.asked import fields_of, keys_of, one_target, traffic_of, whose
 from loadtests.commands.prompts import PromptOptions, prompts_of
-from loadtests.replay.models import contact
+from loadtests.replay.models import WhichModel, contact
 from loadtests.replay.play import Kept, Plan, play
 from loadtests.replay.probe import NoContact, reach
 from loadtests.replay.request import Outcome
 from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic
 from loadtests.replay.written import Written
+from loadtests.verdict.gateway_counts import beside
 from loadtests.verdict.promises import Judgement, Promise, promises_of
 from loadtests.verdict.step import Rules, Step, step
 
@@ -50,6 +54,20 @@ class Options:
     goodput: float
     seed: int
     max_late_s: float
+    admin: str | None = None
+
+
+@contextmanager
+def wrong_input(errors: Console) -> Iterator[None]:
+    """Report wrong options, or a target that does not answer, and exit with 2."""
+    try:
+        yield
+    except PolicyErrors as wrong:
+        print_errors(wrong.errors, errors)
+        raise typer.Exit(2) from None
+    except (ValueError, NoContact, WhichModel, OSError) as error:
+        errors.print(str(error), style="red")
+        raise typer.Exit(2) from None
 
 
 class Judged:
@@ -66,6 +84,8 @@ class Judged:
         self._target = Target(url, options.model, keys=keys, length=Length.CAP, extra=fields_of(options.extra))
         self._plan = Plan(seed=options.seed, grace_s=30.0)
         self._stretch_s = MIN_STRETCH_S
+        self.shares: dict[str, float] = {}
+        """Goodput by tier in the last step, as the gateway counts it; empty without --admin."""
         self.stop = asyncio.Event()
 
     def _traffic(self, rate_per_s: float, duration_s: float | None) -> Traffic:
@@ -116,7 +136,13 @@ class Judged:
         arrivals: Iterator[Arrival] = self._traffic(rate_per_s, warmup_s + budget_s).arrivals(self.options.seed)
         rules = Rules(wrong, warmup_s + budget_s, warmup_s, self._stretch_s, self.options.max_late_s)
         judged_by = self.policy, self.promises
-        found = await step(arrivals, rate_per_s, self._target, judged_by, self._plan, rules, self.stop)
+        steps: list[Step] = []
+
+        async def test() -> None:
+            steps.append(await step(arrivals, rate_per_s, self._target, judged_by, self._plan, rules, self.stop))
+
+        self.shares = await beside(self.options.admin, warmup_s, test)
+        found = steps[0]
         out.print(f"{rate_per_s:.4g}/s: {found.verdict} after {found.seconds:.0f} s; {told(found.worst)}")
         return found
 
