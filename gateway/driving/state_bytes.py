@@ -2,6 +2,7 @@
 
 {"tailgate_state": 1, "sha256": ..., "written_unix_s": ...}      the header; the checksum is that of all other lines
 {"memory": {...}}                                                `Controller.memory`
+{"replicas": {name: {...}, ...}}                                 `Controller.memory_of`, perhaps in several lines
 {"responses": [[...], ...]}                                      stored responses, perhaps in several lines
 """
 
@@ -34,7 +35,7 @@ class SavedState:
 
 
 def line_of(part: str, value: object) -> bytes:
-    """One part of the state, `memory` or `responses`."""
+    """One line of the state. `part`: its only key."""
     return orjson.dumps({part: value}, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -70,11 +71,14 @@ def in_tuples(data: object) -> object:
 
 def _read(parts: Iterable[object], written_unix_s: float) -> SavedState:
     memory: Mapping[str, object] = NOTHING
+    replicas: dict[str, object] = {}
     responses: list[Sequence[object]] = []
     for part in parts:
         match part:
             case {"memory": dict(found)}:
                 memory = objects_in(in_tuples(found))
+            case {"replicas": dict(found)}:
+                replicas.update(objects_in(in_tuples(found)))
             case {"responses": list(rows)}:
                 responses += rows
-    return SavedState(memory, tuple(responses), written_unix_s)
+    return SavedState({**memory, "replicas": replicas}, tuple(responses), written_unix_s)

@@ -11,9 +11,10 @@ import fcntl
 import logging
 import os
 import time
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway.core.results import Callback
 from gateway.driving.local_driver import LocalDriver
@@ -23,8 +24,9 @@ from gateway.proxy.stored_responses import StoredResponses
 log = logging.getLogger("tailgate")
 
 EVERY_S: Final = 2.0
-ROWS: Final = 200
-"""Stored responses that are read in one turn of the loop."""
+BATCH: Final = 100
+"""Replicas, or stored responses, that are read in one turn of the loop: one or two milliseconds."""
+T = TypeVar("T")
 
 
 class StateDirError(Exception):
@@ -124,11 +126,14 @@ class StateKeeper:
 
     async def _write(self) -> None:
         now = self._driver.clock()
-        lines = [line_of("memory", self._driver.controller.memory(now))]
-        rows = self._responses.memory(now)
-        while some := list(islice(rows, ROWS)):
-            lines.append(line_of("responses", some))
+        controller = self._driver.controller
+        lines = [line_of("memory", controller.memory(now))]
+        for names in batched(name for _, name, _, _ in controller.states()):
             await asyncio.sleep(0)  # requests are served in between
+            lines.append(line_of("replicas", {name: controller.memory_of(name) for name in names}))
+        for rows in batched(self._responses.memory(now)):
+            await asyncio.sleep(0)
+            lines.append(line_of("responses", rows))
         data = b"".join(lines)
         if data == self._written:
             return
@@ -140,3 +145,10 @@ class StateKeeper:
             self._has_failed = True
         else:
             self._written, self._has_failed = data, False
+
+
+def batched(items: Iterable[T]) -> Iterator[list[T]]:
+    """Lists of at most `BATCH` items."""
+    left = iter(items)
+    while found := list(islice(left, BATCH)):
+        yield found

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import orjson
 from hypothesis import settings
 
+from gateway.core.controller import Controller
 from gateway.core.policy import AdmissionMode, AdmissionSpec, Model, Policy, Tier
 from gateway.core.pool_spec import Health, PoolSpec, ReplicaSpec, Timeouts
 from gateway.core.request import NO_PREFIX, Affinity, Endpoint, Prefix, Request
 from gateway.core.sessions import Session, StoredResponse
 from gateway.core.slo import Slo
+from gateway.driving.state_bytes import in_tuples
 
 STEADY = settings(derandomize=True, deadline=None)
 """For properties: the same examples in every run, however slow the machine is."""
@@ -105,3 +108,10 @@ def a_request(
         slo=slo,
         affinity=Affinity(prefix, session, stored, adapter),
     )
+
+
+def memory_of(controller: Controller, now: float) -> dict[str, Any]:
+    """Everything that a controller has learned, as its successor reads it."""
+    replicas = {name: controller.memory_of(name) for _, name, _, _ in controller.states()}
+    read: object = orjson.loads(orjson.dumps({**controller.memory(now), "replicas": replicas}))
+    return cast("dict[str, Any]", in_tuples(read))

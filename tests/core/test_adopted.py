@@ -51,6 +51,18 @@ def test_adopted_answer_holds_its_slot_and_its_tenants_concurrency_until_it_ends
     assert controller.holdings().is_empty
 
 
+def test_adopted_answers_count_as_running_and_not_as_prompts_that_were_just_sent() -> None:
+    controller = Controller(policy(pool("p", "r1", slots=None), tier("std")), Random(1))
+    for number in range(1, 31):
+        attempts = [running(number, first_at=2.0, committed=True)]
+        controller.adopt(a_request(number, controller.policy, 0.5, prompt=1000), attempts, 10.0)
+    (found,) = controller.state.fleet
+    engine, budget = controller.forecaster.engine(found.replicas["r1"], 10.0), found.replicas["r1"].budget
+    assert (budget.sequences, engine.backlog(10.0), budget.own_prompt_tokens_per_s(10.0)) == (30, 0.0, 0.0)
+    assert found.prompts.per_s(10.0) == 0.0
+    assert controller.forecaster.costs(found).queued_backlog == 0.0, "none of them waited for that load"
+
+
 def test_adopted_attempt_without_a_first_token_is_committed_when_it_comes() -> None:
     controller = next_controller()
     assert controller.adopt(a_request(1, RULES, 0.5), [running(7)], 10.0) == []

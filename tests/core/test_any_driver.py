@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import orjson
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -15,11 +14,10 @@ from gateway.core.request import Endpoint, Prefix, Request
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.sample import Sample
 from gateway.core.sessions import Session, StoredResponse, key_of
-from gateway.driving.state_bytes import in_tuples
 from tests.effort import examples
 
 from .drivers import POOLS, TENANTS, TIERS, Driver, policies, roomy_policies, strict_policies
-from .made import STEADY, a_request
+from .made import STEADY, a_request, memory_of
 
 replicas = st.sampled_from([f"{pool}r{i}" for pool in POOLS for i in range(3)])
 pauses = st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0, 2.5, 11.0])
@@ -220,8 +218,7 @@ class AnyDriver(RuleBasedStateMachine):
 
     @rule(away_s=pauses)
     def recall(self, away_s: float) -> None:
-        memory = self.driver.controller.memory(self.driver.now)
-        self.driver.tell("recall", in_tuples(orjson.loads(orjson.dumps(memory))), away_s)
+        self.driver.tell("recall", memory_of(self.driver.controller, self.driver.now), away_s)
 
     @rule(policy=st.one_of(st.none(), st.none(), policies()))
     def reload(self, policy: Policy | None) -> None:

@@ -46,6 +46,7 @@ READS = {
     "held",
     "load",
     "memory",
+    "memory_of",
     "holdings",
     "on_hold",
     "snapshot",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
-from typing import Any, cast
+from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,10 +15,9 @@ from gateway.core.controller import Controller
 from gateway.core.policy import Policy
 from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import ReplicaState, Trust
-from gateway.driving.state_bytes import in_tuples
 from tests.effort import examples
 
-from .made import STEADY, policy, pool, tier
+from .made import STEADY, memory_of, policy, pool, tier
 from .playbook import Story, play
 from .steady import Traffic, fleet, state
 
@@ -27,13 +26,13 @@ PROMISED = tier("std", slo=Slo((Objective(0.99, 5.0),), (Objective(0.99, 1.0),),
 
 def written(story: Story) -> dict[str, Any]:
     """The memory of a story, as it is read from a file."""
-    return cast("dict[str, Any]", in_tuples(orjson.loads(orjson.dumps(story.controller.memory(story.now)))))
+    return memory_of(story.controller, story.now)
 
 
-def successor(of: Story, rules: Policy | None = None, away_s: float = 0.0) -> Story:
-    """A story that begins with the memory of another."""
+def successor(of: Story, rules: Policy | None = None, away_s: float = 0.0, clock_s: float = 1000.0) -> Story:
+    """A story that begins with the memory of another. `clock_s`: how much more its clock shows."""
     story = play(rules or of.controller.policy)
-    story.now = of.now + 1000.0  # another clock
+    story.now = of.now + clock_s
     story.controller.recall(written(of), away_s, story.now)
     return story
 
@@ -49,7 +48,7 @@ def test_successor_has_the_same_memory() -> None:
     memory = written(before)
     assert memory["pools"]["p"]["samples"] > 100
     assert memory["lengths"]["buckets"]
-    assert written(successor(before)) == memory
+    assert written(successor(before, clock_s=0.0)) == memory
 
 
 def test_forecast_of_a_successor_is_trusted_at_once() -> None:
@@ -58,6 +57,17 @@ def test_forecast_of_a_successor_is_trusted_at_once() -> None:
     (old,), (new,) = before.controller.forecaster.view(before.now).pools, after.controller.forecaster.view(0.0).pools
     assert new.trust is Trust.TRUSTED
     assert (new.ttft_coefficients, new.step_coefficients) == (old.ttft_coefficients, old.step_coefficients)
+
+
+def test_rates_of_a_predecessor_are_forgotten_while_nobody_serves() -> None:
+    before = taught()
+    (old,) = before.controller.state.fleet
+    rate = old.ends.per_s(before.now)
+    assert rate > 10.0
+    for away_s in (0.0, 5.0, 60.0):
+        after = successor(before, away_s=away_s)
+        (new,) = after.controller.state.fleet
+        assert new.ends.per_s(after.now) == pytest.approx(rate * math.exp(-away_s / new.ends.tau_s))
 
 
 def test_ejected_replica_stays_out_for_the_rest_of_its_time() -> None:

@@ -108,13 +108,13 @@ class Promises:
         """The margins of all objectives, by name."""
         return {name: each.memory() for name, each in self._named()}
 
-    def recall(self, memory: object) -> None:
+    def recall(self, memory: object, shift_s: float) -> None:
         """Take over the margins of a predecessor."""
         for pool in self._pools:
             for tier in self._tiers.values():
                 self._margins_of(pool, tier)
         for name, each in self._named():
-            each.recall(objects_in(memory).get(name))
+            each.recall(objects_in(memory).get(name), shift_s)
 
     def _named(self) -> Iterator[tuple[str, Remembering]]:
         for tier, judges in self._judges.items():
@@ -192,7 +192,7 @@ class Promises:
         limit_s = math.inf
         for name, demand in pool.asked.tiers.items():
             tier = self._tiers.get(name)
-            if tier is None or demand.at < lately:
+            if tier is None or demand.latest_at < lately:
                 continue
             margins = self._margins_of(pool.spec.name, tier)
             for margin in margins.tpot:

@@ -17,8 +17,8 @@ class Remembering:
     __slots__ = ()
 
     def remembered(self) -> tuple[str, ...]:
-        """Names of the fields. Each is an int, a float, a list or tuple of numbers or rows, or a `Remembering`. One
-        that is None takes a float.
+        """Names of the fields. Each is a bool, an int, a float, a list or tuple of numbers or rows, or a `Remembering`.
+        One that is None takes a float. One whose name ends with `_at` is a time.
         """
         raise NotImplementedError
 
@@ -30,14 +30,18 @@ class Remembering:
             found[name.lstrip("_")] = value.memory() if isinstance(value, Remembering) else value
         return found
 
-    def recall(self, memory: object) -> None:
-        """Take over a memory. A field that is missing there, or has another form, stays as it is."""
+    def recall(self, memory: object, shift_s: float) -> None:
+        """Take over a memory. A field that is missing there, or has another form, stays as it is. `shift_s` is added to
+        times: the clock of the predecessor was another.
+        """
         known = objects_in(memory)
         for name in self.remembered():
             mine: object = getattr(self, name)
             told = known.get(name.lstrip("_"))
             if isinstance(mine, Remembering):
-                mine.recall(told)
+                mine.recall(told, shift_s)
+            elif name.endswith("_at") and isinstance(told, float):
+                setattr(self, name, told + shift_s)
             else:
                 setattr(self, name, _in_form_of(mine, told))
 
@@ -54,7 +58,7 @@ def _in_form_of(mine: object, told: object) -> object:
             return mine
         return tuple(rows) if isinstance(mine, tuple) else rows
     if isinstance(mine, int):
-        return told if type(told) is int else mine
+        return told if type(told) is type(mine) else mine
     if mine is None or isinstance(mine, float):
         return float(told) if isinstance(told, int | float) else mine
     return mine

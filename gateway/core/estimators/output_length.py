@@ -84,9 +84,9 @@ class Bucket(Remembering):
     def remembered(self) -> tuple[str, ...]:
         return "_ended", "_passed", "_longest", "seen"
 
-    def recall(self, memory: object) -> None:
+    def recall(self, memory: object, shift_s: float) -> None:
         """Take over the counts. Parents go first."""
-        super().recall(memory)
+        super().recall(memory, shift_s)
         self._root._taken += 1  # the tables of all buckets are outdated
         self._read()
 
@@ -288,11 +288,11 @@ class OutputLengths:
     def recall(self, memory: object) -> None:
         """Take over the counts of a predecessor."""
         known = objects_in(memory)
-        self._root.recall(known.get("all"))
+        self._root.recall(known.get("all"), 0.0)
         for row in rows_in(known.get("buckets")):
             match row:
                 case [str(model), str(tier), int(bits), counts]:
-                    self._new(model, tier, bits).recall(counts)
+                    self._new(model, tier, bits).recall(counts, 0.0)
 
     def bucket(self, model: str, tier: str, prompt_tokens: int) -> Bucket:
         """The narrowest bucket of a request with these properties, for learning. It is created if it does not exist."""

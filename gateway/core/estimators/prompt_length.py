@@ -112,7 +112,7 @@ class PromptEstimator:
             match row:
                 case [str(model), int(bits), told]:
                     ratio = self._ratios[model, bits] = _Ratio()
-                    ratio.recall(told)
+                    ratio.recall(told, 0.0)
 
     def estimate(self, model: str, prompt_bytes: int) -> tuple[int, int]:
         """Estimated tokens (low, high): about 2% of prompts have fewer than `low`, and about 2% more than `high`."""

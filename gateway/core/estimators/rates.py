@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
+
 DRAIN_TAU_S: Final = 5.0
 DRAIN_WINDOW_S: Final = 1.0
 ENOUGH_S: Final = 2.0
@@ -19,7 +21,7 @@ remembered.
 """
 
 
-class Decay:
+class Decay(Remembering):
     """Exponential forgetting of sums that are kept beside it: after `tau_s` seconds, 1 / e of them is left."""
 
     __slots__ = ("latest_at", "tau_s")
@@ -28,6 +30,9 @@ class Decay:
         self.tau_s = tau_s
         self.latest_at = 0.0
         """Time up to which the sums are forgotten."""
+
+    def remembered(self) -> tuple[str, ...]:
+        return ("latest_at",)
 
     def kept(self, now: float) -> float:
         """Share (0-1) of the sums that is left at `now`."""
@@ -54,6 +59,9 @@ class Decayed(Decay):
         self.sum = 0.0
         """Sum as of `latest_at`."""
 
+    def remembered(self) -> tuple[str, ...]:
+        return "latest_at", "sum"
+
     def add(self, now: float, amount: float = 1.0) -> None:
         """Count an event of size `amount` at `now`."""
         self.sum = self.sum * math.exp((self.latest_at - now) / self.tau_s) + amount
@@ -79,7 +87,7 @@ class Rate(Decayed):
         return self.at(now) / self.tau_s
 
 
-class OpeningRate:
+class OpeningRate(Remembering):
     """Events per second of saturated time. Time is saturated while a new request would have to wait.
 
     At other times the rate would equal the rate of arrivals. Time is saturated even if no request waits: most new
@@ -99,6 +107,9 @@ class OpeningRate:
         self._is_saturated = False
         """Whether the time since the latest event counts, if it is saturated at the next one too."""
         self._all = Decayed(DRAIN_TAU_S)
+
+    def remembered(self) -> tuple[str, ...]:
+        return "count", "_seconds", "_decay", "_all"
 
     def per_s(self, typical_per_s: float) -> float | None:
         """The rate; None before any saturated time."""
@@ -126,7 +137,7 @@ class OpeningRate:
         self._all.take_back(at, self._all.latest_at)
 
 
-class DrainRate:
+class DrainRate(Remembering):
     """Rate at which a pool gets room for one more request.
 
     If slots are short, requests that end make room, at a steady rate. While slots fill up, no request ends, but each
@@ -138,6 +149,9 @@ class DrainRate:
     def __init__(self) -> None:
         self._ends = OpeningRate()
         self._openings = OpeningRate()
+
+    def remembered(self) -> tuple[str, ...]:
+        return "_ends", "_openings"
 
     def per_s(self, typical_per_s: float = 0.0) -> float | None:
         """Requests per second for which the pool gets room; None before there was any backlog. `typical_per_s`: rate
@@ -160,7 +174,7 @@ class DrainRate:
         self._openings.take_back(at)
 
 
-class TurnRate:
+class TurnRate(Remembering):
     """Requests per second that one tier sends from its queue, over the time in which some of its requests waited.
 
     Counts and waiting time are forgotten exponentially with time constant `TURN_TAU_S`.
@@ -173,6 +187,9 @@ class TurnRate:
         self._count = self._seconds = 0.0
         """Requests sent, and seconds in which some waited, both forgotten by `_decay`."""
         self._waits = False
+
+    def remembered(self) -> tuple[str, ...]:
+        return "_decay", "_count", "_seconds"
 
     def began(self, now: float) -> None:
         """The first request waits."""

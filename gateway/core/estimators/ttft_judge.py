@@ -84,7 +84,7 @@ class TtftJudge(Remembering):
         self._offered_decay = Decay(OFFERED_MEMORY_S)
 
     def remembered(self) -> tuple[str, ...]:
-        return ("_log_margin",)
+        return "_log_margin", "_answers", "_late", "_answers_decay", "_offered", "_alone", "_offered_decay"
 
     @property
     def open(self) -> int:

@@ -18,6 +18,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
+from gateway.core.estimators.memory import Remembering
 from gateway.core.snapshot import DemandView
 
 TICK_S: Final = 5.0
@@ -26,7 +27,7 @@ ANSWERS: Final = 0.01
 """Weight of one answer in the running mean of answer lengths."""
 
 
-class Demand:
+class Demand(Remembering):
     """Demand of one pool. Rates are per second, and smoothed."""
 
     __slots__ = (
@@ -56,6 +57,9 @@ class Demand:
         self._ticks = 0
         self._at = -math.inf
         self._serving = 0.0
+
+    def remembered(self) -> tuple[str, ...]:
+        return "_at", "_is_served", "_output", "_requests_per_s", "_serving", "_ticks", "_tokens_per_s", "_work"
 
     def arrived(self, prompt_tokens: int) -> None:
         """Count an arrival, whether it is served or refused."""

@@ -227,6 +227,11 @@ class Slot(UnreadPrompt, Generic[R]):
         self._slots.prompts.add(self.opened_at, self.unread_tokens)
         self._slots.sync(self.replica, self.opened_at)
 
+    def was_sent_before(self, now: float) -> None:
+        """Take the prompt out of the rates of the last seconds, because it was sent long ago."""
+        self.replica.budget.take_back(self.unread_tokens, self.opened_at, now)
+        self._slots.prompts.take_back(self.opened_at, now, self.unread_tokens)
+
     def expect_more(self, output_tokens: float) -> None:
         """Update the number of output tokens that are still expected."""
         if self._sequences:

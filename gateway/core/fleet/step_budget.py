@@ -17,6 +17,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.latency_model import STEP_AND_A_HALF
+from gateway.core.estimators.memory import Remembering
 from gateway.core.estimators.rates import Decay, Rate
 from gateway.core.estimators.spread import PRIOR_DEVIATION
 from gateway.core.sample import NO_LOAD
@@ -60,7 +61,7 @@ class StepPrices:
         """Cost per token of a prompt that is read in the same step."""
 
 
-class StepBudget:
+class StepBudget(Remembering):
     """The load of one replica, the costs of its steps, and the limit on its mean step."""
 
     __slots__ = (
@@ -102,6 +103,9 @@ class StepBudget:
         Only tiers without enforced admission send such requests. While all learned slots are in use too, a send does
         not count: counting it brought no gain.
         """
+
+    def remembered(self) -> tuple[str, ...]:
+        return ("_prompts",)
 
     @property
     def total_sequences(self) -> int:

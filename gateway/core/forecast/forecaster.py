@@ -176,7 +176,7 @@ class Forecaster(Learner):
         engine.begin(attempt.id, unread, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
         attempt.slot.expect(choices, min(prediction.bucket.mean, float(live.max_tokens)) * choices)
-        if now > live.request.body_at:
+        if now > live.request.body_at and attempt.sent_at is None:  # else it met its load at another time
             backlog, decodes, context = prediction.backlog, prediction.decodes, prediction.context
             costs.met(backlog, decodes, context, prediction.slot_s, replica.budget.drift)
 

@@ -45,12 +45,12 @@ class PoolLearned(Remembering):
         """The fields, and the calibrations by tier."""
         return {**super().memory(), "breach": {tier: each.memory() for tier, each in self._breach.items()}}
 
-    def recall(self, memory: object) -> None:
+    def recall(self, memory: object, shift_s: float) -> None:
         """Take over the facts of a predecessor."""
-        super().recall(memory)
+        super().recall(memory, shift_s)
         for tier, told in objects_in(objects_in(memory).get("breach")).items():
             calibration = self._breach[tier] = Calibration()
-            calibration.recall(told)
+            calibration.recall(told, shift_s)
 
     @property
     def has_costs(self) -> bool:

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
 from gateway.core.estimators.rates import Decayed, Rate
 from gateway.core.policy import Tier
 from gateway.core.slo import Objective
@@ -47,18 +48,21 @@ STOPPED_S: Final = 15.0
 """No room is kept for a tier that has sent no request for this long."""
 
 
-class AskedTier:
+class AskedTier(Remembering):
     """Arrivals of one tier at a pool."""
 
-    __slots__ = ("at", "lost", "rate", "tier")
+    __slots__ = ("latest_at", "lost", "rate", "tier")
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
-        self.at = -math.inf
+        self.latest_at = -math.inf
         """Time of the last arrival."""
         self.rate = Rate(DEMAND_TAU_S)
         self.lost = Decayed(DEMAND_TAU_S)
         """Arrivals that were lost for lack of room."""
+
+    def remembered(self) -> tuple[str, ...]:
+        return "latest_at", "rate", "lost"
 
     def is_short(self, stay_s: float, now: float) -> bool:
         """Whether a larger share of the arrivals was lost than the highest TTFT percentile allows, and the last of them
@@ -87,8 +91,13 @@ class AskedTiers:
         asked = self.tiers.get(tier.name)
         if asked is None:
             asked = self.tiers[tier.name] = AskedTier(tier)
-        asked.tier, asked.at = tier, now
+        asked.tier, asked.latest_at = tier, now
         asked.rate.add(now)
+
+    def recall(self, tier: Tier, memory: object, shift_s: float) -> None:
+        """Take over the arrivals of `tier` at a predecessor."""
+        asked = self.tiers[tier.name] = AskedTier(tier)
+        asked.recall(memory, shift_s)
 
     def take_back(self, tier: Tier, at: float, now: float) -> None:
         """Take back an arrival of `tier` at `at`, because an engine refused the request."""
@@ -131,7 +140,7 @@ class AskedTiers:
         of a request in the engine.
         """
         self._stay_s = stay_s
-        asked = sorted((one for one in self.tiers.values() if now - one.at < STOPPED_S), key=_priority)
+        asked = sorted((one for one in self.tiers.values() if now - one.latest_at < STOPPED_S), key=_priority)
         self._short_from = min([one.tier.priority for one in asked if one.is_short(stay_s, now)], default=NOBODY)
         self._kept = {}
         arrivals_per_s = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
+from gateway.core.estimators.memory import Remembering
 from gateway.core.estimators.rates import Rate, TurnRate
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.queueing.limits import TenantUse
@@ -49,7 +50,7 @@ class TenantQueue:
         return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.request.tier)]
 
 
-class TierQueue:
+class TierQueue(Remembering):
     """Queued requests of one tier, by latest start. The tenant served least goes first once its turn is due.
 
     If that tenant always went first, its short bursts would make the queued requests of others late for no reason. So
@@ -96,6 +97,9 @@ class TierQueue:
         self._flows: dict[str, TenantQueue] = {}
         self._turns: list[tuple[float, float, int, TenantQueue]] = []
         self._earliest: list[Entry] = []
+
+    def remembered(self) -> tuple[str, ...]:
+        return "arrivals", "turns"
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         """All queued requests, in arbitrary order."""

@@ -42,7 +42,7 @@ class AttemptLifecycle:
         one.
         """
         self._last_attempt += 1
-        attempt = self._open(live, replica, hedge, self._last_attempt)
+        attempt = self._open(live, replica, hedge, self._last_attempt, None)
         max_tokens = live.max_tokens if live.is_capped else 0
         model = live.request.model.name if live.request.fallback_of else ""
         self._call.commands.append(
@@ -52,13 +52,17 @@ class AttemptLifecycle:
     def adopt(self, live: RequestState, replica: Replica, running: RunningAttempt) -> None:
         """Take a slot of `replica` for an attempt that another controller opened."""
         now = self._call.now
-        attempt = self._open(live, replica, bool(live.open), running.attempt)
+        attempt = self._open(live, replica, bool(live.open), running.attempt, running)
+        attempt.slot.was_sent_before(now)
+        attempt.first_at = running.first_at
+        live.reached = live.reached or running.sent_at is not None
+        is_read = running.first_at is not None or running.committed
+        if is_read:
+            attempt.slot.prompt_read(now)
         if attempt.prediction is not None:
             attempt.prediction.teach_nothing()
-        attempt.sent_at, attempt.first_at = running.sent_at, running.first_at
-        live.reached = live.reached or running.sent_at is not None
-        if running.first_at is not None or running.committed:
-            attempt.slot.prompt_read(now)
+            if is_read:
+                attempt.prediction.engine.forget(attempt.id, now)
         if running.committed:
             live.committed, live.replica = attempt, replica
             if live.request.stream:
@@ -69,7 +73,9 @@ class AttemptLifecycle:
         """Give later attempts ids above this one."""
         self._last_attempt = max(self._last_attempt, attempt_id)
 
-    def _open(self, live: RequestState, replica: Replica, hedge: bool, attempt_id: int) -> Attempt:
+    def _open(
+        self, live: RequestState, replica: Replica, hedge: bool, attempt_id: int, running: RunningAttempt | None
+    ) -> Attempt:
         now = self._call.now
         pool = replica.pool
         prompt = live.prompt_tokens
@@ -83,6 +89,8 @@ class AttemptLifecycle:
         if affinity.adapter:
             replica.adapters.opened(affinity.adapter)
         attempt = Attempt(attempt_id, live, slot, hedge)
+        if running is not None:
+            attempt.sent_at = running.sent_at
         if pool.spec.affinity:
             attempt.indexed_tokens, attempt.predicted_tokens = indexed, cached
             replica.cache.evidence.sent(prompt, indexed)

@@ -16,7 +16,7 @@ from gateway.core.results import Reason
 from gateway.core.sample import GatewayLoad, LimitUse, PoolLoad, ReplicaLoad
 from gateway.core.scheduling.explanation import LIMITS, REFUSED, PlacementExplanation, explain
 from gateway.core.scheduling.placement import Unplaceable
-from gateway.core.scheduling.remembered import memory
+from gateway.core.scheduling.remembered import memory, memory_of
 from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 from gateway.core.serving import fallback_of
 from gateway.core.snapshot import ReplicaState, Snapshot
@@ -161,10 +161,15 @@ class Inspector:
         return GatewayLoad(interval_s, tuple(replicas), tuple(pools))
 
     def memory(self, now: float) -> dict[str, object]:
-        """Everything learned, for the `recall` of a successor, as plain data. Its lists are those in use: it must be
-        written before the next call.
+        """Learned facts for the `recall` of a successor, as plain data, but `replicas`: see `memory_of`. The lists are
+        those in use: they must be written before the next call.
         """
         return memory(self.state, now)
+
+    def memory_of(self, replica: str) -> dict[str, object]:
+        """The item of one replica in the object `replicas` of a memory; empty if the policy has no such replica."""
+        found = self.state.fleet.replica(replica)
+        return {} if found is None else memory_of(found, self.state)
 
     def held(self, now: float) -> dict[str, tuple[int, float]]:
         """By pool: the number of dispatched requests, and the sum of their ages in seconds. Cheap enough to poll."""

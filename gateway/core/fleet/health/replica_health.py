@@ -143,22 +143,22 @@ class ReplicaHealth:
         """Time when the replica came back, or an ejection was last forgiven."""
         self.ejections: dict[EjectionReason, int] = {}
 
-    def memory(self, now: float) -> dict[str, object]:
-        """Its ejection, with the seconds that are left of it, and how often it was ejected; empty if never."""
+    def memory(self) -> dict[str, object]:
+        """Its ejection, and how often it was ejected; empty if never."""
         if not self.count:
             return {}
         out = None if self.out is None else self.out.value
-        return {"count": self.count, "out": out, "why": self.why, "left_s": self.until - now}
+        return {"count": self.count, "out": out, "why": self.why, "until": self.until}
 
-    def recall(self, memory: object, away_s: float, now: float) -> None:
-        """Take over the ejection that a predecessor gave, `away_s` seconds ago. It gets probes at once."""
+    def recall(self, memory: object, shift_s: float, now: float) -> None:
+        """Take over the ejection by a predecessor. Probes are sent at once. `shift_s` is added to its times."""
         match objects_in(memory):
-            case {"count": int(count), "out": out, "why": str(why), "left_s": float(left_s)}:
+            case {"count": int(count), "out": out, "why": str(why), "until": float(until)}:
                 self.count, self.well_at = count, now
                 if out in _REASONS:
                     self.state, self.out, self.why = _EJECTED, EjectionReason(out), why
                     self.out_at = self.tried_at = self.probe_at = self._down_at = now
-                    self.until = now + max(0.0, left_s - away_s)
+                    self.until = until + shift_s
                     self.ttft, self.itl = Severity(1.0, TYPICAL), Severity(1.0, TYPICAL)
 
     # ---- dead or alive
