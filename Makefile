@@ -114,6 +114,7 @@ lock:  ## Pin every dependency again, with hashes
 
 schema: $(STAMP)  ## Write the JSON Schema of policy files again
 	@$(BIN)/python -m gateway.policy.json_schema > policies/tailgate.schema.json
+	@$(BIN)/python -m deploy.release.chart_schema > deploy/helm/tailgate/values.schema.json
 
 clean:  ## Remove what was installed and built
 	rm -rf $(VENV) $(CLIENTS) tests/clients/node/node_modules build dist .bench bench.json loadtest-results

@@ -24,11 +24,11 @@ from gateway.core.results import Callback
 from gateway.core.sample import LimitLease
 from gateway.core.snapshot import ReplicaState
 from gateway.driving.hub import RelayHub
-from gateway.driving.leases import Leases
 from gateway.driving.local_driver import LocalDriver
+from gateway.driving.quota_clock import QuotaClock
 from gateway.driving.relay_link import FrameClock
+from gateway.driving.sharing import shared_store
 from gateway.driving.state_dir import StateKeeper
-from gateway.driving.store import Store
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.wake import Waker
@@ -42,7 +42,6 @@ from gateway.observe.metrics.exposition import registry
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
-from gateway.observe.metrics.tenant_demand import TenantDemand
 from gateway.observe.requests.records import RequestRecords
 from gateway.proxy.client.asgi_connection import AsgiConnection
 from gateway.proxy.limits import ConnectionLimits
@@ -89,7 +88,10 @@ class Gateway:
         self.metrics = Metrics(policy, self.records.ring)
         self.journal, self.controller = _deciders(settings, policy)
         self.driver = LocalDriver(self.controller, self.metrics, asyncio.get_running_loop(), clock)
-        self.store = None if settings.store is None else self._store(settings.store.get_secret_value())
+        store = settings.store
+        self.store = (
+            None if store is None else shared_store(store.get_secret_value(), self.driver, self.metrics, self._leased)
+        )
         self._admin_limits = _admin_limits(settings)
         self.board = ModelBoard(int(time.time()))
         out_of_service, bug = partial(unfit, self.controller), partial(self.driver.supervisor.caught, Callback.WATCH)
@@ -105,7 +107,9 @@ class Gateway:
         self.hub: RelayHub | None = None
         load = partial(self.controller.load, STEP_S)
         self.history = LastHour(self.metrics, load, self.controller.snapshot)
-        steps: tuple[Callable[[float], None], ...] = (*api.steps, self.history.sample)
+        quotas = QuotaClock(self.driver, time.time)
+        quotas.step(clock())
+        steps: tuple[Callable[[float], None], ...] = (*api.steps, self.history.sample, quotas.step)
         if relays is not None:
             self.hub = RelayHub(self.driver, self.metrics, relays, self.fleet, responses, policy)
             self.board.on_change = self.hub.listed
@@ -166,21 +170,7 @@ class Gateway:
         """Number of replicas that get requests, by pool."""
         return Counter(pool for pool, _, state, _ in self.controller.states() if state is ReplicaState.UP)
 
-    def _store(self, url: str) -> Store:
-        controller, driver = self.controller, self.driver
-        store = Store(
-            url,
-            lambda interval_s: controller.load(interval_s, driver.clock()),
-            lambda source, load: driver.call(controller.told, (source, load)),
-        )
-        driver.demand = self.metrics.demand = TenantDemand()
-        uses, share = controller.limit_uses, self._share_limits
-        store.leases = Leases(store.name, driver.demand, uses, share, driver.clock)
-        return store
-
-    def _share_limits(self, gateways: int, leases: tuple[LimitLease, ...]) -> None:
-        """Take the part of this gateway in the limits of tenants."""
-        self.driver.call(self.controller.share_limits, (gateways, leases))
+    def _leased(self, leases: tuple[LimitLease, ...]) -> None:
         if self.hub is not None:
             self.hub.leased(leases)
 

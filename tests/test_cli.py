@@ -209,6 +209,7 @@ class TestExplain:
             "tokens_per_min": 1000.0,
             "count": "all",
             "concurrency": 2,
+            "quotas": [],
         }
         assert found["reserved_tokens"] == asked["prompt_tokens_high"] + 200
         assert found["slo"]["ttft_bound_s"] == 2.0

@@ -13,7 +13,7 @@ from rich.console import Console
 from gateway.cli.explanation import Asked, Explanation, Output, explain
 from gateway.cli.output import console, finite, print_errors, print_json, refuse_unused
 from gateway.cli.running.live import Unanswered, ask_gateway, show
-from gateway.core.policy import Limits
+from gateway.core.policy import QUOTAS, Limits
 from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Endpoint
 from gateway.core.slo import Slo
@@ -171,6 +171,7 @@ def _limits(limits: Limits) -> str:
         parts.append(f"{limits.requests_per_min:g} requests/min")
     if limits.tokens_per_min is not None:
         parts.append(f"{limits.tokens_per_min:g} tokens/min")
+    parts += [f"{quota.amount:g} {QUOTAS[quota.limit][0].value}/{quota.period}" for quota in limits.quotas]
     if limits.concurrency is not None:
         parts.append(f"{limits.concurrency} at the same time")
     return ", ".join(parts) or "none"

@@ -36,7 +36,7 @@ from gateway.core.policy import Policy
 from gateway.core.request import Random, Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason, RunningAttempt
-from gateway.core.sample import GatewayLoad, LimitLease, Sample
+from gateway.core.sample import GatewayLoad, LimitLease, QuotaWindow, Sample
 from gateway.core.scheduling.alarms import Alarms
 from gateway.core.scheduling.attempts import AttemptLifecycle
 from gateway.core.scheduling.endings import Endings
@@ -258,6 +258,12 @@ class Controller(Inspector):
         """
         commands = self._call.begin(now)
         self.state.accounting.share(gateways, leases, self.policy.tiers, now)
+        return commands
+
+    def open_windows(self, windows: Sequence[QuotaWindow], now: float) -> list[Command]:
+        """These days and months of quotas have begun. Called before the first request, too. Returns no commands."""
+        commands = self._call.begin(now)
+        self.state.accounting.open_windows(windows, self.policy.tiers, now)
         return commands
 
     def configure(self, policy: Policy, now: float) -> list[Command]:

@@ -102,6 +102,28 @@ class LimitKind(StrEnum):
     REQUESTS = "requests"
     TOKENS = "tokens"
     CONCURRENCY = "concurrency"
+    REQUESTS_DAY = "requests-day"
+    REQUESTS_MONTH = "requests-month"
+    TOKENS_DAY = "tokens-day"
+    TOKENS_MONTH = "tokens-month"
+
+
+QUOTAS: Final = {
+    LimitKind.REQUESTS_DAY: (LimitKind.REQUESTS, "day"),
+    LimitKind.REQUESTS_MONTH: (LimitKind.REQUESTS, "month"),
+    LimitKind.TOKENS_DAY: (LimitKind.TOKENS, "day"),
+    LimitKind.TOKENS_MONTH: (LimitKind.TOKENS, "month"),
+}
+"""By quota: what it counts, and its period."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Use that one tenant has in a day or a month of UTC. It does not refill before the next."""
+
+    limit: LimitKind
+    period: str
+    amount: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +134,7 @@ class Limits:
     tokens_per_min: float | None = None
     concurrency: int | None = None
     count: CountedTokens = CountedTokens.ALL
+    quotas: tuple[Quota, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Reason(StrEnum):
     LIMIT_REQUESTS = "limit-requests"
     LIMIT_TOKENS = "limit-tokens"
     LIMIT_CONCURRENCY = "limit-concurrency"
+    LIMIT_QUOTA = "limit-quota"
     # short of room at the moment: worth trying again
     PREDICTED = "predicted-breach"
     """The forecast says that the request would miss an objective."""
@@ -75,7 +76,7 @@ class Reason(StrEnum):
     INTERNAL = "internal"
 
 
-LIMITS: Final = frozenset({Reason.LIMIT_REQUESTS, Reason.LIMIT_TOKENS, Reason.LIMIT_CONCURRENCY})
+LIMITS: Final = frozenset({Reason.LIMIT_REQUESTS, Reason.LIMIT_TOKENS, Reason.LIMIT_CONCURRENCY, Reason.LIMIT_QUOTA})
 """Reasons that are a limit of a tenant."""
 
 

@@ -101,6 +101,18 @@ class GatewayLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaWindow:
+    """The present day or month of quotas."""
+
+    period: str
+    """`day` or `month`."""
+    name: str
+    """Such as 2026-11-29, or 2026-11."""
+    ends_at: float
+    """The next one begins at this time."""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitUse:
     """Use of one limit of a tenant at one gateway."""
 
@@ -115,6 +127,8 @@ class LimitUse:
     """Amount (>= 0) that it may use now."""
     need: float
     """Amount (>= 1) of one request: without as much, a lease is of no use."""
+    window: str = ""
+    """Name of the window of a quota; empty for other limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +146,5 @@ class LimitLease:
     """Expected share (0-1, above 0) of the refill that the gateway gets."""
     until: float
     """Time at which the lease lapses."""
+    window: str = ""
+    """As in `LimitUse`."""

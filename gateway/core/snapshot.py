@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gateway.core.policy import LimitKind
 from gateway.core.sample import Sample
 
 
@@ -236,6 +237,15 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaView:
+    """Amount of a quota, and what is left of it (>= 0)."""
+
+    limit: LimitKind
+    amount: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
 class LimitView:
     """Remaining limits of one tenant; None if the tier sets no limit. `reset`: seconds until the limit is full
     again.
@@ -251,6 +261,7 @@ class LimitView:
     tokens_reset_s: float | None
     concurrency_limit: int | None
     in_flight: int
+    quotas: tuple[QuotaView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The script by which gateways lease parts of tenants' limits from the store. It is atomic, and has the only clock.
 
     KEYS   a sorted set of the limits in use, by the time since when; then one hash a limit
-    ARGV   version, gateway, number of gateways, milliseconds of a lease, of joining, and of a shortage; since when
-           limits in use are asked for (server's time); then 11 values for each limit
+    ARGV   version, gateway, number of gateways, whether it leaves, milliseconds of joining and of a shortage, since
+           when limits in use are asked for (server's time); then 11 values for each limit
 
 A hash has the `level` of a limit at a time `at`, with all that gateways hold of it. It has a field for each gateway:
 the end of its lease, what it holds, its demand, and its use so far. The use is a running sum, so that a row that is
@@ -12,8 +12,8 @@ Each gateway gets an equal part of a full bucket, and a part by its demand of an
 request needs, the first to ask gets it. If nobody can, all parts go by demand for a while, so that idle gateways let
 go.
 
-A gateway that did not renew counts as if it had used all that it held, until it says otherwise. Where nothing refills
-(`gauge`), it counts as gone. One that leaves asks for leases of 0 ms.
+A gateway that did not renew counts as if it had used all that it held, until it says otherwise. It has used nothing
+else of a quota, which does not refill. Where ended requests free the limit (`gauge`), it counts as gone.
 
 Gateways may use their equal part before they know that a limit is in use. So a new limit leaves it to them for the time
 of joining. A limit that is full and of which nobody asks anything is forgotten.
@@ -24,16 +24,17 @@ from __future__ import annotations
 from typing import Final
 
 SCRIPT: Final = """
+local function text(number) return string.format('%.17g', number) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 local version, me, gateways = ARGV[1], 'g:' .. ARGV[2], tonumber(ARGV[3])
-local lease_ms, join_ms, short_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local function text(number) return string.format('%.17g', number) end
+local leaves, join_ms, short_ms = ARGV[4] == '1', tonumber(ARGV[5]), tonumber(ARGV[6])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', text(now - 32 * 86400000))
 local out = {text(now), redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[7], '+inf')}
 for i = 2, #KEYS do
   local key, n = KEYS[i], {}
   for j = 1, 11 do n[j] = tonumber(ARGV[7 + (i - 2) * 11 + j]) end
-  local burst, per_ms, gauge, used, last, hand, demand, need, level, most, keep_ms = unpack(n)
+  local burst, per_ms, gauge, used, last, hand, demand, need, level, lease_ms, keep_ms = unpack(n)
   local row, h = redis.pcall('HGETALL', key), {}
   if not row.err then
     for j = 1, #row, 2 do h[row[j]] = row[j + 1] end
@@ -42,7 +43,7 @@ for i = 2, #KEYS do
     out[i + 1] = {row.err}
   elseif h.v and h.v ~= version then
     out[i + 1] = {'its value has version ' .. h.v .. ', this gateway reads ' .. version}
-  elseif not h.v and (lease_ms == 0 or (demand == 0 and used == last)) then
+  elseif not h.v and (leaves or (demand == 0 and used == last)) then
     redis.call('ZREM', KEYS[1], key)
     out[i + 1] = {'idle'}
   else
@@ -64,7 +65,7 @@ for i = 2, #KEYS do
         elseif untl < now - keep_ms then
           redis.call('HDEL', key, field)
         elseif its > 0 or gauge * uses > 0 then
-          local lost = gauge == 1 and -uses or its
+          local lost = gauge == 1 and -uses or (per_ms > 0 and its or 0)
           level = level - lost
           redis.call('HSET', key, field, table.concat({text(untl), '0', '0', text(uses + lost)}, ' '))
         end
@@ -72,7 +73,7 @@ for i = 2, #KEYS do
     end
     level = math.min(burst, math.min(burst, level + refill) - used + last)
     local all = math.max(gateways, count)
-    if lease_ms == 0 then
+    if leaves then
       redis.call('HDEL', key, me)
       level = text(math.min(burst, level + gauge * used))
       redis.call('HSET', key, 'level', level, 'at', text(now), 'burst', text(burst))
@@ -86,7 +87,7 @@ for i = 2, #KEYS do
       local full, part, short = math.max(0, level / burst), 1 / all, tonumber(h.short or 0)
       if now - short < short_ms then full = 0 end
       if wanted + demand > 0 then part = full / all + (1 - full) * demand / (wanted + demand) end
-      local grant = math.max(0, math.min(math.floor(part * level), level - held, most))
+      local grant = math.max(0, math.min(math.floor(part * level), level - held))
       if grant < need and demand > 0.01 then
         grant = level - held >= need and need or 0
         if grant == 0 then short = now end

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from gateway.core.estimators.rates import Rate
-from gateway.core.policy import LimitKind
+from gateway.core.policy import QUOTAS, LimitKind
 from gateway.core.sample import LimitLease, LimitUse
 from gateway.driving.lease_script import SCRIPT
 from gateway.observe.metrics.tenant_demand import Tenancy, TenantDemand
@@ -23,6 +23,10 @@ log = logging.getLogger("tailgate")
 
 LEASE_S: Final = 3.0
 RENEW_S: Final = 0.5
+QUOTA_LEASE_S: Final = 30.0
+QUOTA_RENEW_S: Final = 10.0
+"""Quotas last for long, so that unused ones are renewed seldom."""
+QUOTA_KEEP_S: Final = 32 * 86400
 JOIN_S: Final = 0.5
 """A gateway that is alive has joined a new limit after this long."""
 DEMAND_TAU_S: Final = 2.0
@@ -37,7 +41,6 @@ PREFIX: Final = "{tailgate}:limit:"
 IN_USE: Final = "{tailgate}:limits"
 SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 _VERSION: Final = "1"
-_KINDS: Final = {kind.value: kind for kind in LimitKind}
 
 _Place = tuple[str, str, LimitKind]
 """(tenant, tier, limit)"""
@@ -47,15 +50,16 @@ Arguments = tuple[str | float, ...]
 class _Tenant:
     """A tenant in one tier whose limits are in use."""
 
-    __slots__ = ("asked_at", "demand", "renew_at", "used")
+    __slots__ = ("asked_at", "demand", "every_s", "renew_at", "used")
 
     def __init__(self, now: float) -> None:
         self.demand = Rate(DEMAND_TAU_S)
         self.demand.latest_at = now
         self.asked_at = -math.inf
         self.renew_at = now
-        self.used: dict[LimitKind, tuple[float, float, float]] = {}
-        """By limit: own use at the last answer, what was left in the fleet then, and when it was asked."""
+        self.every_s = RENEW_S
+        self.used: dict[str, tuple[float, float, float]] = {}
+        """By key of a limit: own use at the last answer, what was left in the fleet then, and when it was asked."""
 
 
 class LeaseCall:
@@ -110,12 +114,12 @@ class Leases:
             tenant = self._tenant(key, now)
             tenant.demand.add(now, count)
             if count:
-                tenant.asked_at = now
+                tenant.asked_at, tenant.every_s = now, RENEW_S
             tenant.renew_at = now
         rows: list[tuple[_Place, LimitUse]] = []
         for key, tenant in list(self._active.items()):
             if tenant.renew_at <= now:
-                tenant.renew_at = now + RENEW_S
+                tenant.renew_at, tenant.every_s = now + tenant.every_s, QUOTA_RENEW_S
                 uses = self._uses(*key, now)
                 rows += [((*key, use.limit), use) for use in uses]
                 if not uses:
@@ -128,7 +132,7 @@ class Leases:
         for tenant in self._active.values():
             tenant.renew_at = -math.inf
         for call in self.calls(self._gateways):
-            call.arguments[3] = 0  # the leases lapse at once
+            call.arguments[3] = 1
             yield call
 
     def _tenant(self, key: Tenancy, now: float) -> _Tenant:
@@ -140,33 +144,29 @@ class Leases:
 
     def _call(self, rows: list[tuple[_Place, LimitUse]], now: float) -> LeaseCall:
         keys = [IN_USE]
-        shared: list[str | float] = [
-            _VERSION,
-            self._name,
-            self._gateways,
-            LEASE_S * 1e3,
-            JOIN_S * 1e3,
-            LEASE_S * 1e3,
-            self._since,
-        ]
+        times = JOIN_S * 1e3, LEASE_S * 1e3
+        shared: list[str | float] = [_VERSION, self._name, self._gateways, 0, *times, self._since]
         for place, use in rows:
-            keys.append(key_of(place))
+            keys.append(key_of(place, use.window))
             shared += self._row(place, use, now)
         return LeaseCall(keys, shared, rows, now)
 
     def _row(self, place: _Place, use: LimitUse, now: float) -> list[float]:
         tenant = self._tenants[place[0], place[1]]
-        is_gauge = place[2] is LimitKind.CONCURRENCY
-        used, left, at = tenant.used.get(place[2], (0.0, use.burst, now))
+        is_gauge, is_quota = place[2] is LimitKind.CONCURRENCY, place[2] in QUOTAS
+        part = use.burst / self._gateways
+        unknown = 0.0, use.burst - part + use.left + use.used if is_quota else use.burst, now
+        used, left, at = tenant.used.get(key_of(place, use.window), unknown)
         per_s = use.per_min / 60.0
         if is_gauge:
             used = 0.0
-        else:
-            used = max(used, use.used - use.burst / self._gateways)  # after an outage: no bucket is emptier than empty
+        elif not is_quota:
+            used = max(used, use.used - part)  # after an outage: no bucket is emptier than empty
             left = min(use.burst, left + (now - at) * per_s)
         demand, need = tenant.demand.per_s(now), use.need if now - tenant.asked_at <= NEED_S else 0.0
+        lease_s, keep_s = (QUOTA_LEASE_S, QUOTA_KEEP_S) if is_quota else (LEASE_S, KEEP_S)
         state = use.burst, per_s / 1e3, float(is_gauge), use.used, used, use.left
-        return [*state, demand, need, left, use.burst, KEEP_S * 1e3]
+        return [*state, demand, need, left, lease_s * 1e3, keep_s * 1e3]
 
     def take(self, call: LeaseCall, answer: list[object]) -> None:
         """Take the answer to a call."""
@@ -180,18 +180,20 @@ class Leases:
             tenant = self._tenants[key]
             said = _text(row[0])
             if said == "idle":
-                tenant.used[place[2]] = use.used, use.burst, call.at
+                tenant.used[key_of(place, use.window)] = use.used, use.burst, call.at
                 idle.add(key)
                 continue
             in_use.add(key)
+            if place[2] not in QUOTAS:
+                tenant.every_s = RENEW_S
             if said:
-                error = f"limit {key_of(place)}: {said}"
+                error = f"limit {key_of(place, use.window)}: {said}"
             else:
                 grant, level, share = (float(_text(value)) for value in row[1:])
-                tenant.used[place[2]] = use.used, level, call.at
-                until = call.at + LEASE_S
+                tenant.used[key_of(place, use.window)] = use.used, level, call.at
+                until = call.at + (QUOTA_LEASE_S if place[2] in QUOTAS else LEASE_S)
                 elsewhere = max(0.0, level - grant)
-                leases.append(LimitLease(*place, use.used + grant, elsewhere, share, until))
+                leases.append(LimitLease(*place, use.used + grant, elsewhere, share, until, use.window))
         for key in idle - in_use:
             self._active.pop(key, None)
         self._join(cast("list[object]", answer[1]), call.at)
@@ -203,9 +205,9 @@ class Leases:
     def _join(self, keys: list[object], now: float) -> None:
         """Take part in limits that others use."""
         for key in keys:
-            place = place_of(_text(key))
-            if place is not None and (place[0], place[1]) not in self._active:
-                self._tenant((place[0], place[1]), now).renew_at = now
+            tenancy = tenancy_of(_text(key))
+            if tenancy is not None and tenancy not in self._active:
+                self._tenant(tenancy, now).renew_at = now
 
     def _note(self, error: str) -> None:
         if error and not self.error:
@@ -215,17 +217,17 @@ class Leases:
         self.error = error
 
 
-def key_of(place: _Place) -> str:
-    """The key of a limit in the store."""
+def key_of(place: _Place, window: str = "") -> str:
+    """The key of a limit in the store. `window`: of a quota."""
     tenant, tier, limit = place
-    return f"{PREFIX}{limit.value}:{tier}:{tenant}"
+    return f"{PREFIX}{limit.value}@{window}:{tier}:{tenant}"
 
 
-def place_of(key: str) -> _Place | None:
-    """The limit of a key; None for a key that no gateway of this version writes."""
-    limit, _, rest = key.removeprefix(PREFIX).partition(":")
+def tenancy_of(key: str) -> Tenancy | None:
+    """The tenant and tier of such a key; None for another."""
+    _, _, rest = key.removeprefix(PREFIX).partition(":")
     tier, _, tenant = rest.partition(":")
-    return (tenant, tier, _KINDS[limit]) if limit in _KINDS and tier else None
+    return (tenant, tier) if tier else None
 
 
 def _text(value: object) -> str:

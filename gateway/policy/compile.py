@@ -291,8 +291,14 @@ def _caps(section: TierSection) -> rules.Caps:
 
 
 def _limits(section: LimitsSection) -> rules.Limits:
+    requests, tokens = dict(section.requests or ()), dict(section.tokens or ())
+    quotas = [
+        rules.Quota(kind, period, given[period])
+        for kind, (of, period) in rules.QUOTAS.items()
+        if period in (given := tokens if of is rules.LimitKind.TOKENS else requests)
+    ]
     counted = rules.CountedTokens(section.count)
-    return rules.Limits(section.requests, section.tokens, section.concurrency, counted)
+    return rules.Limits(requests.get("min"), tokens.get("min"), section.concurrency, counted, tuple(quotas))
 
 
 def _admission(section: AdmissionSection) -> rules.AdmissionSpec:

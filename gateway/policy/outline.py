@@ -113,6 +113,7 @@ _WRITERS: dict[Any, Callable[[Any], str]] = {
     units.deadline: units.write_seconds,
     units.span: lambda span_s: units.write_seconds(span_s) if span_s else "none",
     units.per_minute: lambda rate: f"{rate:g}/min",
+    units.allowances: units.write_allowances,
     units.share: units.write_share,
     units.byte_count: units.write_size,
     values.read_sha256: lambda digest: digest[:KEY_DIGITS],

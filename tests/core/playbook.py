@@ -19,7 +19,7 @@ from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended,
 from gateway.core.controller import Controller
 from gateway.core.policy import Policy
 from gateway.core.results import AttemptOutcome, AttemptResult, HedgeResult, Outcome, Reason, Record
-from gateway.core.sample import GatewayLoad, Sample
+from gateway.core.sample import GatewayLoad, LimitLease, QuotaWindow, Sample
 from gateway.core.snapshot import LimitView, PoolView, ReplicaView
 
 from .made import a_request
@@ -185,6 +185,14 @@ class Story:
     def hears(self, source: str, load: GatewayLoad) -> Story:
         """Another gateway tells its load."""
         return self._hear(self.controller.told(source, load, self.now))
+
+    def shares(self, gateways: int, *leases: LimitLease) -> Story:
+        """So many gateways share the limits, and this one has these parts."""
+        return self._hear(self.controller.share_limits(gateways, leases, self.now))
+
+    def opens(self, day: str, ends_at: float) -> Story:
+        """A day of UTC begins."""
+        return self._hear(self.controller.open_windows((QuotaWindow("day", day, ends_at),), self.now))
 
     def drains(self, name: str, *, on: bool = True) -> Story:
         """An operator drains a replica, or ends the drain."""

@@ -24,7 +24,7 @@ from gateway.core.policy import LimitKind, Policy
 from gateway.core.pool_spec import ReplicaAccess
 from gateway.core.request import Affinity, Endpoint, Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, Record, RunningAttempt
-from gateway.core.sample import GatewayLoad, LimitLease, PoolLoad, ReplicaLoad, Sample
+from gateway.core.sample import GatewayLoad, LimitLease, PoolLoad, QuotaWindow, ReplicaLoad, Sample
 from gateway.core.sessions import Session, StoredResponse
 from gateway.core.slo import Objective, Slo
 from tests.effort import examples
@@ -138,6 +138,7 @@ def test_journal_can_encode_every_call_and_command() -> None:
         "bool": True,
         "GatewayLoad": GatewayLoad(0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.0),), (PoolLoad("p", (("std", 1),)),)),
         "Mapping[str, object]": {"pools": {"p": {"samples": 3, "costs": {"low": (0.5, 1.0)}}}},
+        "Sequence[QuotaWindow]": (QuotaWindow("day", "2026-11-29", 9000.0),),
         "Sequence[LimitLease]": (LimitLease("acme", "std", LimitKind.TOKENS, 900.0, 40.5, 0.1, 3.7),),
         "Sequence[RunningAttempt]": (RunningAttempt(4, "r1", 1.5, None, committed=False),),
     }
@@ -330,6 +331,7 @@ def test_recorder_reports_every_call_with_its_answer() -> None:
         ("told", "other", GatewayLoad(0.1), 0.75),
         ("recall", {"pools": {"p": {"samples": 100}}}, 2.0, 0.75),
         ("share_limits", 2, (), 0.77),
+        ("open_windows", (QuotaWindow("day", "2026-11-29", 9000.0),), 0.77),
         ("wake", 0.8),
         ("finish", 1, AttemptResult(AttemptOutcome.TRUNCATED), 0.9),
         ("leave", 1, 1.0, Reason.CLIENT_STALLED),

@@ -3,10 +3,12 @@
 import math
 from typing import Any
 
-from gateway.core.policy import Limits, Policy
+from gateway.core.policy import LimitKind, Limits, Policy, Quota
 from gateway.core.queueing.limits import MAX_TURN_S
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import LimitLease
+from gateway.core.snapshot import QuotaView
 
 from .made import policy, pool, tier
 from .playbook import commit, dispatch, ended, play, refuse
@@ -213,3 +215,62 @@ def test_turns_among_the_refused_are_bounded() -> None:
     for number in range(50):
         story.arrives(f"{number}").whatever()
     story.arrives("b").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=MAX_TURN_S), ended(Outcome.QUOTA))
+
+
+# ---- quotas
+
+
+def test_quota_is_used_up_until_the_next_day() -> None:
+    quota = Quota(LimitKind.REQUESTS_DAY, "day", 2.0)
+    story = play(limited(quotas=(quota,))).opens("2026-11-29", 500.0)
+    story.arrives("a").expect(dispatch("r1")).arrives("b").expect(dispatch("r1"))
+    story.at(100.0).arrives("c").expect(
+        refuse(Reason.LIMIT_QUOTA, retry_after_s=400.0), ended(Outcome.QUOTA, why=Reason.LIMIT_QUOTA)
+    )
+    story.at(500.0).opens("2026-11-30", 1000.0).arrives("d").expect(dispatch("r1"))
+    assert story.limits().quotas == (QuotaView(LimitKind.REQUESTS_DAY, 2.0, 1.0),)
+
+
+def test_token_quota_is_settled_by_usage_and_survives_a_restart_on_the_same_day() -> None:
+    limits = limited(quotas=(Quota(LimitKind.TOKENS_DAY, "day", 1000.0),))
+    story = play(limits).opens("2026-11-29", 500.0).arrives("a", prompt=100, max_tokens=500).sent("a").first_token("a")
+    story.whatever().finishes("a", prompt_tokens=100, output_tokens=300).whatever()
+    memory = story.controller.memory(story.now)
+    for day, left in (("2026-11-29", 600.0), ("2026-11-30", 1000.0)):
+        later = play(limits).opens(day, 500.0)
+        later.controller.recall(memory, 3.0, 0.0)
+        later.arrives("b", prompt=900, max_tokens=101).whatever()
+        later.arrives("c", prompt=int(left) - 50, max_tokens=50).expect(dispatch("r1"))
+    again = later.controller.memory(later.now)["quotas"]
+    assert again == [["acme", "std", "tokens-day", "2026-11-30", 1000.0]]
+
+
+def test_request_above_a_whole_quota_is_refused_permanently() -> None:
+    story = play(limited(quotas=(Quota(LimitKind.TOKENS_MONTH, "month", 100.0),))).arrives("a", prompt=99, max_tokens=2)
+    detail = "this request reserves 101 tokens, more than the quota"
+    story.expect(refuse(Reason.LIMIT_QUOTA, retry_after_s=math.inf, detail=detail), ended(Outcome.QUOTA))
+
+
+# ---- limits that gateways share
+
+
+def test_gateways_have_equal_shares_of_a_limit_without_leases() -> None:
+    story = play(limited(requests_per_min=4, concurrency=6)).shares(2)
+    story.arrives("a").expect(dispatch("r1")).arrives("b").expect(dispatch("r1"))
+    story.arrives("c").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=30.0), ended(Outcome.QUOTA))
+    assert story.limits().requests_limit == 4
+
+
+def test_a_lease_replaces_the_equal_share_until_it_lapses() -> None:
+    story = play(limited(requests_per_min=6)).shares(
+        2, LimitLease("acme", "std", LimitKind.REQUESTS, 1.0, 3.0, 0.5, 3.0)
+    )
+    story.arrives("a").expect(dispatch("r1"))
+    assert story.limits().requests_left == 3.0, "those elsewhere"
+    story.at(2.9).arrives("b").expect(refuse(Reason.LIMIT_REQUESTS, retry_after_s=20.0), ended(Outcome.QUOTA))
+    story.at(23.0).arrives("c").expect(dispatch("r1"))
+
+
+def test_a_lease_of_a_tier_that_is_gone_is_ignored() -> None:
+    story = play(limited(concurrency=1)).shares(2, LimitLease("acme", "old", LimitKind.TOKENS, 1.0, 0.0, 0.5, 3.0))
+    story.arrives("a").expect(dispatch("r1"))

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from gateway.core.policy import LimitKind, Limits
+from gateway.core.policy import LimitKind, Limits, Quota
 from gateway.core.queueing.limits import LimitExceeded, Tenants
 from gateway.core.results import Reason
-from gateway.core.sample import LimitLease, LimitUse
+from gateway.core.sample import LimitLease, LimitUse, QuotaWindow
 from gateway.driving.lease_script import SCRIPT
 from gateway.driving.leases import IN_USE, LEASE_S, Leases, key_of
 from gateway.observe.metrics.tenant_demand import TenantDemand
@@ -76,7 +76,7 @@ class One:
         exceeded = use.check(tokens, self.fleet.now)
         if exceeded is None:
             use.take(tokens, self.fleet.now)
-        elif exceeded.why is Reason.LIMIT_TOKENS:
+        elif exceeded.why in (Reason.LIMIT_TOKENS, Reason.LIMIT_QUOTA):
             use.refused_tokens = tokens
         return exceeded
 
@@ -84,6 +84,11 @@ class One:
         """A request of that many reserved tokens has used some."""
         self.demand.ended("acme", "std")
         self.tenants.of("acme", self.tier, self.fleet.now).settle(reserved, used, True, self.fleet.now)
+
+    def opens(self, day: str) -> None:
+        """A day begins."""
+        window = QuotaWindow("day", day, self.fleet.now + 86400.0)
+        self.tenants.open_windows((window,), {"std": self.tier}, self.fleet.now)
 
     def rounds(self, *, answered: bool = True, leaves: bool = False) -> None:
         """One exchange with the store. `answered`: whether the answer comes."""
@@ -103,6 +108,8 @@ class Fleet:
         self.now = 0.0
         self.all: list[One] = []
         self.all += [One(self, f"g{number}", limits) for number in range(count)]
+        for one in self.all:
+            one.opens("2026-11-29")
         self.passes(0.0)
         for one in self.all:
             one.rounds()
@@ -293,6 +300,53 @@ def test_a_value_of_another_version_is_refused_by_name(store: Redis) -> None:
     fleet.all[0].asks()
     fleet.rounds()
     assert "version 9, this gateway reads 1" in fleet.all[0].leases.error
+
+
+def test_a_quota_holds_for_all_gateways_and_survives_one_that_dies(store: Redis) -> None:
+    fleet = Fleet(store, 3, Limits(quotas=(Quota(LimitKind.TOKENS_DAY, "day", 900.0),)))
+    dies, *others = fleet.all
+    admitted = 0
+    for _ in range(5):
+        admitted += dies.asks(10) is None
+        fleet.rounds()
+    dies.hears = False
+    for _ in range(600):
+        admitted += sum(one.asks(10) is None for one in others)
+        fleet.rounds()
+    assert admitted == 90, "no more, and what the dead one held is used too"
+    exceeded = others[0].asks(10)
+    assert exceeded is not None
+    assert exceeded.why is Reason.LIMIT_QUOTA
+    assert exceeded.wait_s == pytest.approx(86400.0 - fleet.now)
+    for one in others:
+        one.opens("2026-11-30")
+    assert others[0].asks(10) is None
+
+
+def test_a_new_gateway_does_not_get_a_used_quota_again(store: Redis) -> None:
+    fleet = Fleet(store, 1, Limits(quotas=(Quota(LimitKind.REQUESTS_DAY, "day", 50.0),)))
+    for _ in range(60):
+        fleet.all[0].asks()
+        fleet.rounds()
+    fleet.all[0].rounds(leaves=True)
+    fleet.all = [One(fleet, "new", Limits(quotas=(Quota(LimitKind.REQUESTS_DAY, "day", 50.0),)))]
+    fleet.all[0].opens("2026-11-29")
+    for _ in range(3):
+        fleet.rounds()
+    assert fleet.all[0].asks() is not None
+
+
+def test_an_emptied_store_does_not_fill_a_quota_again(store: Redis) -> None:
+    fleet = Fleet(store, 2, Limits(quotas=(Quota(LimitKind.REQUESTS_DAY, "day", 50.0),)))
+    one = fleet.all[0]
+    admitted = 0
+    for number in range(200):
+        admitted += one.asks() is None
+        fleet.rounds()
+        if number == 20:
+            store.flushall()
+            fleet.passes(0.0)
+    assert admitted == 50
 
 
 steps = st.lists(

@@ -540,7 +540,7 @@ CASES = {
         "    pools: [long]\nkeys",
         "    limits: {tokens: 40k per min}\nkeys",
         "p.yaml:23: tiers.paid.limits.tokens: '40k per min' is not a rate: "
-        "write a count per s, min or h, such as 60/min or 40k/min",
+        "write a count per s, min or h, such as 60/min or 40k/min, or a quota such as 10M/day or 200M/month",
     ),
     "share without its %": (
         "    slots: 8",

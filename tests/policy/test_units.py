@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -39,6 +40,33 @@ def test_timeout_field_may_be_none_and_other_durations_may_not() -> None:
 )
 def test_rates_of_a_policy_are_read_per_minute(written: str, expected: float) -> None:
     assert units.per_minute(written) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("60/min", (("min", 60.0),)),
+        ("10M/day", (("day", 1e7),)),
+        (["40k/min", "1000/month"], (("min", 4e4), ("month", 1000.0))),
+    ],
+)
+def test_limits_are_read_as_rates_and_quotas(written: object, expected: object) -> None:
+    assert units.allowances(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "error"),
+    [
+        ("10M/week", "{value} is not a rate"),
+        ("0/day", "{value} lets nothing through"),
+        (["60/min", "1/s"], "{value} has two limits per min: write one"),
+        (["60/min", "10/year"], "'10/year' is not a rate"),
+        (10, "{value} has no unit"),
+    ],
+)
+def test_bad_limit_is_refused_by_its_text(written: object, error: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(error)):
+        units.allowances(written)
 
 
 @pytest.mark.parametrize("written", ["60", "60/d", "k/min", "-1/s", "60 / min", None, False])

@@ -13,6 +13,8 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.observe.journal.replay import in_order, replay
+from gateway.policy import load_text
+from gateway.settings import Settings
 from tests.stores import RealStore, needs_store, real_store
 
 from .conftest import EmulatorFactory, GatewayFactory
@@ -44,6 +46,12 @@ async def ask(*gateways: Gateway, each: int) -> Counter[int]:
             await client.post(f"{gw.url}/v1/chat/completions", content=BODY) for _ in range(each) for gw in gateways
         ]
     return Counter(answer.status_code for answer in answers)
+
+
+def quota_left(gw: Gateway) -> float:
+    """Of the only quota, as the admin pages show it; -1 before any tenant is known."""
+    tenants = gw.controller.snapshot(monotonic()).tenants
+    return tenants[0].quotas[0].left if tenants else -1.0
 
 
 @needs_store
@@ -79,3 +87,32 @@ async def test_a_journal_with_leases_replays_bit_for_bit(
     done = replay(in_order([tmp_path / "journal"]), lambda _: None)
     assert done.divergence is None
     assert not done.stopped
+
+
+async def test_a_quota_survives_a_restart_in_the_state_directory(emulator: EmulatorFactory, tmp_path: Path) -> None:
+    fleet = await emulator(replicas=1)
+    policy = load_text(rules(*fleet.urls, tier="limits: {requests: [100/min, 5/day]}"), "policy.yaml", {})
+    for expected in ({200: 3}, {200: 2, 429: 1}, {429: 3}):
+        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, state_dir=tmp_path)
+        async with Gateway(settings, policy) as gw:
+            assert await ask(gw, each=3) == expected
+    async with httpx.AsyncClient() as client, Gateway(settings, policy) as gw:
+        answer = await client.post(f"{gw.url}/v1/chat/completions", content=BODY)
+        state = (await client.get(f"{gw.admin_url}/admin/state")).json()
+    assert answer.json()["error"]["code"] == "insufficient_quota"
+    assert 0 < int(answer.headers["retry-after"]) <= 86400
+    assert state["tenants"][0]["quotas"] == [{"limit": "requests-day", "amount": 5.0, "left": 0.0}]
+
+
+@needs_store
+async def test_a_quota_survives_a_restart_in_the_store(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1)
+    policy = rules(*fleet.urls, tier="limits: {requests: 5/day}")
+    one = await gateway(policy, store=store.url)
+    assert (await ask(one, each=5)) == {200: 5}
+    await one.drain()
+    later = await gateway(policy, store=store.url)
+    await until(lambda: quota_left(later) == 0.0)
+    assert (await ask(later, each=3)) == {429: 3}

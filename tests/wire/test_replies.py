@@ -39,7 +39,7 @@ STATUSES = {
     415: "unsupported-encoding",
     417: "expectation-failed",
     426: "no-websockets",
-    429: "limit-requests limit-tokens limit-concurrency predicted-breach queue-full evicted",
+    429: "limit-requests limit-tokens limit-concurrency limit-quota predicted-breach queue-full evicted",
     431: "headers-too-large",
     499: "client-gone client-stalled",
     500: "internal repetition output-length",

@@ -26,7 +26,7 @@ from gateway.core.journal.codec import RECORDS, Code, Reader, Unreadable, Writer
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import Random, Request
 from gateway.core.results import AttemptResult, Reason, RunningAttempt
-from gateway.core.sample import GatewayLoad, LimitLease, Sample
+from gateway.core.sample import GatewayLoad, LimitLease, QuotaWindow, Sample
 
 FORMAT: Final = 3
 
@@ -108,6 +108,9 @@ class Recorded(Controller):
 
     def share_limits(self, gateways: int, leases: Sequence[LimitLease], now: float) -> list[Command]:
         return self._told("share_limits", Controller.share_limits, gateways, tuple(leases), now)
+
+    def open_windows(self, windows: Sequence[QuotaWindow], now: float) -> list[Command]:
+        return self._told("open_windows", Controller.open_windows, tuple(windows), now)
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
         return self._told("configure", Controller.configure, policy, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gateway.core.sample import LimitLease
+from gateway.core.sample import LimitLease, QuotaWindow
 
 Rate = tuple[float, float, float]
 """(limit, amount left, seconds until the limit is full again)"""
@@ -17,9 +17,15 @@ class TokenBucket:
     not refill: each new one says how much may be used. When it lapses, its rest is what the part begins with.
     """
 
-    __slots__ = ("_at", "_level", "burst", "lease", "per_min", "share", "used")
+    __slots__ = ("_at", "_level", "burst", "earlier", "lease", "per_min", "share", "used", "window")
 
-    def __init__(self, limit: float, per_min: float, share: float, now: float) -> None:
+    def __init__(
+        self, limit: float, per_min: float, share: float, now: float, window: QuotaWindow | None = None
+    ) -> None:
+        """`window`: of a quota, which is used up at its end."""
+        self.window = window
+        self.earlier = 0.0
+        """Used in the window by a process before this one, and not in `used`."""
         self.per_min = per_min
         self.burst = max(1.0, limit)
         self.share = share
@@ -49,12 +55,16 @@ class TokenBucket:
             return 0.0
         if amount > self.burst:
             return math.inf
-        share = self.share
+        share, elsewhere = self.share, 0.0
         if self.lease is not None and now < self.lease.until:
-            share = self.lease.share
+            share, elsewhere = self.lease.share, self.lease.elsewhere
         elif level >= self.burst * share:
             return 0.0
-        return missing * 60.0 / (self.per_min * share) if self.per_min else 1.0
+        if self.per_min:
+            return missing * 60.0 / (self.per_min * share)
+        if self.window is None or missing <= elsewhere:
+            return 1.0
+        return max(1.0, self.window.ends_at - now)
 
     def take(self, amount: float, now: float) -> None:
         """Take `amount`, or give it back if negative."""
@@ -65,6 +75,11 @@ class TokenBucket:
         self._at = now
         self.lease = None
         self.used += amount
+
+    def recall(self, used: float) -> None:
+        """So much of the window was used by a process before this one."""
+        self.earlier += used
+        self._level -= used
 
     def left(self, now: float) -> Rate:
         """The values for `x-ratelimit-*` headers, of all gateways together. The amount left is never below 0."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.core.estimators.memory import rows_in
 from gateway.core.policy import LimitKind, Limits, Tier
 from gateway.core.queueing.bucket import Rate, TokenBucket
 from gateway.core.results import Reason
-from gateway.core.sample import LimitLease, LimitUse
-from gateway.core.snapshot import LimitView
+from gateway.core.sample import LimitLease, LimitUse, QuotaWindow
+from gateway.core.snapshot import LimitView, QuotaView
 
 _log2: Final = math.log2
 FAIRNESS_HALF_LIFE_S: Final = 60.0
@@ -26,6 +27,8 @@ that a limit looks back on are enough to spread the others.
 
 Left = tuple[Rate | None, Rate | None]
 """(requests, tokens) per minute; None if the tier sets no limit."""
+Windows = Mapping[str, QuotaWindow]
+"""The present window of quotas, by period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class TenantUse:
         "_turn_at",
         "concurrency",
         "in_flight",
+        "quotas",
         "refused_tokens",
         "requests",
         "served",
@@ -58,6 +62,7 @@ class TenantUse:
         """Refills only when requests end."""
         self.requests: TokenBucket | None = None
         self.tokens: TokenBucket | None = None
+        self.quotas: dict[LimitKind, TokenBucket] = {}
         self.in_flight = 0
         self.refused_tokens = 0
         """Tokens of the latest request that was refused for them; 0 once a request was not."""
@@ -66,8 +71,10 @@ class TenantUse:
         self.served = -math.inf
         """Logarithm of the tokens served lately, with forgetting (see `serve`)."""
 
-    def configure(self, limits: Limits, share: float, now: float) -> None:
-        """Apply `limits`, or the share (0-1) of them that this gateway has. Use so far stays counted."""
+    def configure(self, limits: Limits, share: float, windows: Windows, now: float) -> None:
+        """Apply `limits`, or the share (0-1) of them that this gateway has. Use so far stays counted, that of quotas as
+        long as their window lasts.
+        """
         had_concurrency = self.concurrency is not None
         self.concurrency = _bucket(self.concurrency, limits.concurrency, 0.0, share, now)
         if self.concurrency is not None and not had_concurrency:
@@ -76,6 +83,14 @@ class TenantUse:
         self.requests = _bucket(self.requests, per_min, per_min, share, now)
         per_min = limits.tokens_per_min
         self.tokens = _bucket(self.tokens, per_min, per_min, share, now)
+        quotas, self.quotas = self.quotas, {}
+        for quota in limits.quotas:
+            window = windows.get(quota.period)
+            bucket = quotas.get(quota.limit)
+            if bucket is None or bucket.window is not window:
+                bucket = TokenBucket(quota.amount, 0.0, share, now, window)
+            bucket.resize(quota.amount, 0.0, share, now)
+            self.quotas[quota.limit] = bucket
 
     def buckets(self) -> list[tuple[LimitKind, TokenBucket]]:
         """The limits that the tier sets."""
@@ -84,7 +99,7 @@ class TenantUse:
             (LimitKind.TOKENS, self.tokens),
             (LimitKind.CONCURRENCY, self.concurrency),
         )
-        return [(kind, bucket) for kind, bucket in every if bucket is not None]
+        return [*((kind, bucket) for kind, bucket in every if bucket is not None), *self.quotas.items()]
 
     def uses(self, now: float) -> tuple[LimitUse, ...]:
         """Use of each limit, for the other gateways."""
@@ -95,7 +110,8 @@ class TenantUse:
                 bucket.per_min,
                 bucket.used,
                 max(0.0, bucket.level(now)),
-                float(max(1, self.refused_tokens)) if kind is LimitKind.TOKENS else 1.0,
+                float(max(1, self.refused_tokens)) if counts_tokens(kind) else 1.0,
+                "" if bucket.window is None else bucket.window.name,
             )
             for kind, bucket in self.buckets()
         )
@@ -103,7 +119,7 @@ class TenantUse:
     def lease(self, lease: LimitLease) -> None:
         """Use a part of a limit that gateways share. Ignored if the tier does not set the limit any more."""
         for kind, bucket in self.buckets():
-            if kind is lease.limit:
+            if kind is lease.limit and (bucket.window is None or bucket.window.name == lease.window):
                 bucket.lease = lease
 
     def check(self, tokens: int, now: float) -> LimitExceeded | None:
@@ -114,6 +130,10 @@ class TenantUse:
             return LimitExceeded(Reason.LIMIT_REQUESTS, wait_s)
         if self.tokens is not None and (wait_s := self.tokens.wait_s(tokens, now)):
             return LimitExceeded(Reason.LIMIT_TOKENS, wait_s)
+        if self.quotas:
+            for kind, bucket in self.quotas.items():
+                if wait_s := bucket.wait_s(tokens if counts_tokens(kind) else 1, now):
+                    return LimitExceeded(Reason.LIMIT_QUOTA, wait_s)
         return None
 
     def turn(self, exceeded: LimitExceeded, now: float) -> LimitExceeded:
@@ -137,6 +157,9 @@ class TenantUse:
             self.requests.take(1, now)
         if self.tokens is not None:
             self.tokens.take(tokens, now)
+        if self.quotas:
+            for kind, bucket in self.quotas.items():
+                bucket.take(tokens if counts_tokens(kind) else 1, now)
 
     def settle(self, reserved: int, used: int, reached: bool, now: float) -> None:
         """End the reservation of a request and give unused tokens back. A request that never reached an engine
@@ -149,6 +172,9 @@ class TenantUse:
             self.tokens.take(used - reserved, now)
         if self.requests is not None and not reached:
             self.requests.take(-1, now)
+        if self.quotas:
+            for kind, bucket in self.quotas.items():
+                bucket.take(used - reserved if counts_tokens(kind) else 0 if reached else -1, now)
 
     def serve(self, tokens: float, now: float) -> None:
         """Count tokens that were dispatched for the tenant. A negative number corrects an earlier estimate.
@@ -184,7 +210,13 @@ class TenantUse:
             tokens_reset_s=tokens_reset_s,
             concurrency_limit=None if self.concurrency is None else int(self.concurrency.burst),
             in_flight=self.in_flight,
+            quotas=tuple(QuotaView(kind, bucket.burst, bucket.left(now)[1]) for kind, bucket in self.quotas.items()),
         )
+
+
+def counts_tokens(limit: LimitKind) -> bool:
+    """Whether a quota or limit counts tokens."""
+    return limit is LimitKind.TOKENS or limit is LimitKind.TOKENS_DAY or limit is LimitKind.TOKENS_MONTH
 
 
 class Tenants:
@@ -194,6 +226,7 @@ class Tenants:
         self._uses: dict[tuple[str, str], TenantUse] = {}
         self._share = 1.0
         """This gateway's part of limits without a lease."""
+        self._windows: dict[str, QuotaWindow] = {}
 
     def of(self, tenant: str, tier: Tier, now: float) -> TenantUse:
         """The use of one tenant in one tier; created at its first request."""
@@ -209,14 +242,14 @@ class Tenants:
 
     def _unused(self, tenant: str, tier: Tier, now: float) -> TenantUse:
         use = TenantUse(tenant, tier.name)
-        use.configure(tier.limits, self._share, now)
+        use.configure(tier.limits, self._share, self._windows, now)
         return use
 
     def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
         """Apply the limits of a policy. Use so far stays counted."""
         for (_, name), use in self._uses.items():
             if name in tiers:
-                use.configure(tiers[name].limits, self._share, now)
+                use.configure(tiers[name].limits, self._share, self._windows, now)
 
     def share(self, gateways: int, tiers: Mapping[str, Tier], now: float) -> None:
         """As many gateways share the limits, this one included. Each has an equal part of every limit, unless a lease
@@ -225,6 +258,32 @@ class Tenants:
         if self._share != 1.0 / gateways:
             self._share = 1.0 / gateways
             self.configure(tiers, now)
+
+    def open_windows(self, windows: Sequence[QuotaWindow], tiers: Mapping[str, Tier], now: float) -> None:
+        """Begin these days and months: nothing of their quotas is used. Windows that are open already go on."""
+        for window in windows:
+            known = self._windows.get(window.period)
+            if known is None or known.name != window.name:
+                self._windows[window.period] = window
+        self.configure(tiers, now)
+
+    def memory(self) -> list[list[object]]:
+        """Use of quotas, for the process after this one."""
+        return [
+            [tenant, tier, kind.value, bucket.window.name, bucket.earlier + bucket.used]
+            for (tenant, tier), use in self._uses.items()
+            for kind, bucket in use.quotas.items()
+            if bucket.window is not None
+        ]
+
+    def recall(self, memory: object, tiers: Mapping[str, Tier], now: float) -> None:
+        """Take over the use of quotas whose windows are still open."""
+        for row in rows_in(memory):
+            match row:
+                case [str(tenant), str(tier), str(kind), str(window), int() | float() as used] if tier in tiers:
+                    for limit, bucket in self.of(tenant, tiers[tier], now).quotas.items():
+                        if limit.value == kind and bucket.window is not None and bucket.window.name == window:
+                            bucket.recall(float(used))
 
     def uses(self, tenant: str, tier: Tier, now: float) -> tuple[LimitUse, ...]:
         """Use of each limit of a tenant. Changes nothing."""

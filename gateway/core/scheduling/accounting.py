@@ -14,7 +14,7 @@ from gateway.core.policy import CountedTokens, Tier
 from gateway.core.queueing.limits import Left, LimitExceeded, Tenants
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason, Record
-from gateway.core.sample import LimitLease, LimitUse
+from gateway.core.sample import LimitLease, LimitUse, QuotaWindow
 from gateway.core.scheduling.histories import history_of
 from gateway.core.snapshot import LimitView
 
@@ -47,6 +47,18 @@ class Accounting:
             if tier is not None:
                 self._tenants.of(lease.tenant, tier, now).lease(lease)
 
+    def open_windows(self, windows: Sequence[QuotaWindow], tiers: Mapping[str, Tier], now: float) -> None:
+        """Begin these days and months of quotas."""
+        self._tenants.open_windows(windows, tiers, now)
+
+    def memory(self) -> list[list[object]]:
+        """Use of quotas, for the process after this one."""
+        return self._tenants.memory()
+
+    def recall(self, memory: object, tiers: Mapping[str, Tier], now: float) -> None:
+        """Take over the use of quotas whose windows are still open."""
+        self._tenants.recall(memory, tiers, now)
+
     def uses(self, tenant: str, tier: Tier, now: float) -> tuple[LimitUse, ...]:
         """Use of each limit of a tenant, for the other gateways."""
         return self._tenants.uses(tenant, tier, now)
@@ -77,7 +89,7 @@ class Accounting:
         self._expect_cached(live, offer)
         exceeded = use.check(live.most_tokens, now)
         if exceeded is not None:
-            if exceeded.why is Reason.LIMIT_TOKENS and exceeded.wait_s < math.inf:
+            if exceeded.why in (Reason.LIMIT_TOKENS, Reason.LIMIT_QUOTA) and exceeded.wait_s < math.inf:
                 use.refused_tokens = live.most_tokens
             return use.turn(exceeded, now)
         self.take(live, offer, now)

@@ -18,6 +18,7 @@ from gateway.core.prediction import NOTHING_AHEAD, Forecast
 from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.queueing.tier_queue import LOOKED_AHEAD
 from gateway.core.request import Request
+from gateway.core.results import LIMITS as LIMIT_REASONS
 from gateway.core.results import Reason
 from gateway.core.scheduling.next_queued import has_room, may_be_passed
 from gateway.core.serving import MAX_NAME, sent_name
@@ -27,7 +28,7 @@ from gateway.core.snapshot import CapacityBound, ReplicaState, Trust, usual
 SENT: Final = "sent"
 WAITS: Final = "waits"
 REFUSED: Final = "refused"
-LIMITS: Final = (Reason.LIMIT_REQUESTS.value, Reason.LIMIT_TOKENS.value, Reason.LIMIT_CONCURRENCY.value)
+LIMITS: Final = frozenset(reason.value for reason in LIMIT_REASONS)
 DRAW: Final = 0.5
 PASSING: Final = "others of its tier wait for busy replicas of their own, and it does not"
 
@@ -170,7 +171,7 @@ def _passing(admission: Admission, offer: Offer, now: float) -> Replica | None:
 
 def _limited(exceeded: LimitExceeded) -> ExplainedVerdict:
     never = exceeded.wait_s == math.inf
-    when = "it exceeds a whole minute of the limit" if never else f"there is room in {exceeded.wait_s:.3g} s"
+    when = "it exceeds the whole limit" if never else f"there is room in {exceeded.wait_s:.3g} s"
     return ExplainedVerdict(REFUSED, exceeded.why.value, f"its tenant has used up a limit of its tier; {when}")
 
 

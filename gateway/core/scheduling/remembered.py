@@ -1,4 +1,4 @@
-"""Learned facts of a controller, handed over to its successor: costs, lengths, margins, ejections."""
+"""Facts that a controller hands over to its successor: costs, lengths, margins, ejections, use of quotas."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def memory(state: State, now: float) -> dict[str, object]:
         "rates": {pool.spec.name: _rates_of(pool, state) for pool in state.fleet},
         "lengths": state.forecaster.lengths.memory(),
         "prompts": state.prompts.memory(),
+        "quotas": state.accounting.memory(),
         "margins": state.admission.promises.memory(),
     }
 
@@ -51,6 +52,7 @@ def recall(state: State, memory: Mapping[str, object], away_s: float) -> None:
     state.forecaster.lengths.recall(memory.get("lengths"))
     state.prompts.recall(memory.get("prompts"))
     state.admission.promises.recall(memory.get("margins"), shift_s)
+    state.accounting.recall(memory.get("quotas"), state.policy.tiers, now)
     pools, replicas = objects_in(memory.get("pools")), objects_in(memory.get("replicas"))
     for pool in state.fleet:
         name = pool.spec.name

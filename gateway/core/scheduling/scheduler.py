@@ -80,7 +80,8 @@ class Scheduler:
             return True
         detail = ""
         if exceeded.wait_s == math.inf:
-            detail = f"this request reserves {live.most_tokens} tokens, more than the limit of a whole minute"
+            whole = "quota" if exceeded.why is Reason.LIMIT_QUOTA else "limit of a whole minute"
+            detail = f"this request reserves {live.most_tokens} tokens, more than the {whole}"
         live.offer = None  # it comes to no pool
         self._life.refuse(live, Outcome.QUOTA, exceeded.why, exceeded.wait_s, detail)
         return False

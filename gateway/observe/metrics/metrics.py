@@ -42,6 +42,7 @@ _EARLY: Final = {
     Reason.LIMIT_REQUESTS: Outcome.QUOTA,
     Reason.LIMIT_TOKENS: Outcome.QUOTA,
     Reason.LIMIT_CONCURRENCY: Outcome.QUOTA,
+    Reason.LIMIT_QUOTA: Outcome.QUOTA,
     Reason.CLIENT_GONE: Outcome.ABANDONED,
     Reason.CLIENT_STALLED: Outcome.ABANDONED,
     Reason.INTERNAL: Outcome.ERROR,

@@ -10,6 +10,7 @@ from gateway.core import policy as rules
 from gateway.policy.sections import values
 from gateway.policy.sections.section import Section, duration, nested, optional, plain, share
 from gateway.policy.sections.values import (
+    Allowances,
     Count,
     CountOrZero,
     Deadline,
@@ -17,7 +18,6 @@ from gateway.policy.sections.values import (
     Duration,
     ModelName,
     Name,
-    Rate,
     Share,
     Text,
 )
@@ -148,8 +148,12 @@ class ApisSection(Section):
 class LimitsSection(Section):
     """Limits of one tenant of this tier. Beyond them: 429 with the time to try again."""
 
-    requests: Rate | None = optional("Requests, such as 60/min. A full minute may come at once.")
-    tokens: Rate | None = optional("Prompt and answer tokens, such as 40k/min.")
+    requests: Allowances | None = optional(
+        "Requests, such as 60/min, of which a minute's may come at once; a quota such as 1000/day; or a list of both."
+    )
+    tokens: Allowances | None = optional(
+        "Prompt and answer tokens: 40k/min, 10M/day, 200M/month, or a list of these. Days and months are those of UTC."
+    )
     concurrency: Count | None = optional("Requests in progress at the same time.")
     count: CountedTokens = plain(
         _TIER.limits.count.value,

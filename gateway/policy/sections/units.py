@@ -13,6 +13,7 @@ _NUMBER = r"\d{1,12}(?:\.\d{1,9})?"
 
 DURATION = rf"(?=\d)(?:({_NUMBER})h)?(?:({_NUMBER})m(?!s))?(?:({_NUMBER})s)?(?:({_NUMBER})ms)?"
 RATE = rf"({_NUMBER})([kM]?)/(s|min|h)"
+QUOTA = rf"({_NUMBER})([kM]?)/(day|month)"
 SHARE = rf"({_NUMBER})%"
 SIZE = rf"({_NUMBER}) ?(B|kB|MB|GB|KiB|MiB|GiB)"
 
@@ -56,6 +57,40 @@ def per_minute(value: object) -> float:
     if rate <= 0:
         raise ValueError("{value} lets nothing through: write a rate above zero, such as 60/min")
     return rate
+
+
+def allowances(value: object) -> tuple[tuple[str, float], ...]:
+    """A rate, a quota such as 10M/day, or a list of both: amounts above zero, by period (`min`, `day` or `month`)."""
+    found: dict[str, float] = {}
+    for given in value if isinstance(value, list) else [value]:
+        try:
+            period, amount = _allowance(given)
+        except ValueError as error:
+            text = str(error)
+            raise ValueError(text.replace("{value}", repr(given)) if isinstance(value, list) else text) from None
+        if period in found:
+            raise ValueError(f"{{value}} has two limits per {period}: write one")
+        found[period] = amount
+    return tuple(found.items())
+
+
+def _allowance(value: object) -> tuple[str, float]:
+    parts = re.fullmatch(QUOTA, value, re.ASCII) if isinstance(value, str) else None
+    if parts is None:
+        try:
+            return "min", per_minute(value)
+        except ValueError as error:
+            is_other = str(error).startswith("{value} is not a rate")
+            raise ValueError(f"{error}, or a quota such as 10M/day or 200M/month" if is_other else error) from None
+    amount = float(parts[1]) * _TIMES[parts[2]]
+    if amount < 1:
+        raise ValueError("{value} lets nothing through: write a quota of at least 1, such as 1000/day")
+    return parts[3], amount
+
+
+def write_allowances(allowed: tuple[tuple[str, float], ...]) -> str:
+    """As in a policy."""
+    return ", ".join(f"{amount:g}/{period}" for period, amount in allowed)
 
 
 def share(value: object) -> float:

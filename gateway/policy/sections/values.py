@@ -243,6 +243,17 @@ Duration = Annotated[float, BeforeValidator(units.seconds), _text(_EDITOR_DURATI
 Deadline = Annotated[float, BeforeValidator(units.deadline), _text(f"{_EDITOR_DURATION}|none", "10s", "none")]
 Span = Annotated[float, BeforeValidator(units.span), _text(f"{_EDITOR_DURATION}|none", "30s", "none")]
 Rate = Annotated[float, BeforeValidator(units.per_minute), _text(r"\d+(\.\d+)?[kM]?/(s|min|h)", "60/min", "40k/min")]
+_ALLOWANCE = _text(r"\d+(\.\d+)?[kM]?/(s|min|h|day|month)").json_schema
+Allowances = Annotated[
+    tuple[tuple[str, float], ...],
+    BeforeValidator(units.allowances),
+    WithJsonSchema(
+        {
+            "anyOf": [_ALLOWANCE, {"type": "array", "items": _ALLOWANCE, "minItems": 1}],
+            "examples": ["60/min", "10M/day", ["40k/min", "10M/day"]],
+        }
+    ),
+]
 Size = Annotated[int, BeforeValidator(units.byte_count), _text(r"\d+(\.\d+)? ?(B|[kMG]B|[KMG]iB)", "64MiB", "512KiB")]
 Share = Annotated[float, BeforeValidator(units.share), _share(_EDITOR_SHARE, "minimum", "5%", "25%", 0.5)]
 SHARE_ABOVE_ZERO = _share(rf"(?![0.]+%){_EDITOR_SHARE}", "exclusiveMinimum", "1%", "5%", 0.01)
