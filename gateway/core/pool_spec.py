@@ -85,6 +85,8 @@ class Health:
     scrape_interval_s: float = 1.0
     warmup: int = 0
     """Number of one-token completions that a new or returning replica must answer before it serves."""
+    warmup_prompt_tokens: int = 0
+    """About how many tokens their prompts have; 0 for a short one."""
     slow_start_s: float = 30.0
     """Duration of the slow start of a replica that is added or comes back; 0 for none."""
     ejection: Ejection | None = Ejection()

@@ -169,9 +169,11 @@ class ReplicaWatch:
         """Warm the replica up before it is reported healthy."""
         target = self.target
         ranks = [spec.dp_rank for spec in target.replicas]
-        failed = await warm_up(target.url, target.access, target.health.warmup, ranks)
+        health = target.health
+        tokens = health.warmup_prompt_tokens
+        failed = await warm_up(target.url, target.access, health.warmup, ranks, prompt_tokens=tokens)
         if failed is None:
-            log.info("replica %s: warmed up with %d completions", target.name, target.health.warmup)
+            log.info("replica %s: warmed up with %d completions", target.name, health.warmup)
         else:
             log.warning(
                 "replica %s: could not be warmed up: %s; it serves all the same, its first requests may be slow",

@@ -14,7 +14,9 @@ from gateway.fleet.models_json import read_models
 TIMEOUT_S = 60.0
 """Timeout of each completion: the first one may compile kernels."""
 LIMIT_BYTES = 1024 * 1024
-PROMPT = "The quick brown fox jumps over the lazy dog."
+PROMPT = "The quick brown fox jumps over the lazy dog. "
+PROMPT_TOKENS = 10
+"""Tokens of `PROMPT`, about: one for each word, and one for the full stop."""
 
 
 async def warm_up(
@@ -23,9 +25,10 @@ async def warm_up(
     times: int,
     ranks: Sequence[int | None] = (None,),
     list_timeout_s: float = TIMEOUT_S,
+    prompt_tokens: int = 0,
 ) -> Failed | None:
     """Read the list of models, then send `times` completions to each rank, one after the other. Stops at the first
-    failure and returns it.
+    failure and returns it. `prompt_tokens`: about how many tokens a prompt has, rounded up to whole sentences.
     """
     listed = await _ask(Fetcher(f"{url}/v1/models", access=access, timeout_s=list_timeout_s, limit_bytes=LIMIT_BYTES))
     if isinstance(listed, Failed) and not times and 400 <= listed.status < 500:
@@ -33,8 +36,10 @@ async def warm_up(
     cards = listed if isinstance(listed, Failed) else read_models(listed)
     if isinstance(cards, Failed) or not times:
         return cards if isinstance(cards, Failed) else None
-    body = json.dumps({"model": cards[0].id, "prompt": PROMPT, "max_tokens": 1}).encode()
-    for _ in range(times):
+    prompt = PROMPT * max(1, -(-prompt_tokens // PROMPT_TOKENS))
+    for number in range(times):
+        # The number comes first, so that no prompt is found in the prefix cache.
+        body = json.dumps({"model": cards[0].id, "prompt": f"{number}. {prompt}", "max_tokens": 1}).encode()
         fetchers = [
             Fetcher(
                 f"{url}/v1/completions",

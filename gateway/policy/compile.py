@@ -180,6 +180,7 @@ def _health(section: HealthSection) -> pool_spec.Health:
         metrics_path=section.metrics_path,
         scrape_interval_s=section.scrape_interval,
         warmup=section.warmup,
+        warmup_prompt_tokens=section.warmup_prompt_tokens,
         slow_start_s=section.slow_start,
         ejection=_ejection(section.ejection),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -36,6 +37,8 @@ class FakeReplica:
             "/v1/models": answer(MODELS),
         }
         self.asked: list[bytes] = []
+        self.bodies: list[tuple[str, bytes]] = []
+        """Path and body of the requests with a body."""
         self.connections = 0
         self.url = ""
         self._writers: set[asyncio.StreamWriter] = set()
@@ -85,6 +88,8 @@ class FakeReplica:
                 head = await reader.readuntil(b"\r\n\r\n")
                 self.asked.append(head)
                 path = head.split(b" ", 2)[1].decode()
+                if length := re.search(rb"content-length: (\d+)", head.lower()):
+                    self.bodies.append((path, await reader.readexactly(int(length[1]))))
                 reply = self.answers.get(path, answer(status=404))
                 if reply is None:
                     self._unanswered.append((path, writer))

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import orjson
 import pytest
 
 from gateway.core.policy import Model, Policy
@@ -592,6 +593,18 @@ async def test_replica_added_by_a_reload_is_warmed_up_but_not_at_the_start(
         await fleet.says("main-1", Sample(healthy=True))
     assert fake.paths().count("/v1/completions") == 0
     assert other.paths().count("/v1/completions") == 2
+
+
+async def test_warm_up_has_prompts_of_the_length_that_the_policy_asks_for(fake: FakeReplica) -> None:
+    fake.answers["/v1/completions"] = answer("{}")
+    fake.answers["/health"] = answer(status=503)
+    async with watching(policy(pool(fake, health=replace(WARM, warmup_prompt_tokens=512)))) as fleet:
+        await fleet.says("main-0", Sample(healthy=False))
+        fake.answers["/health"] = answer()
+        await fleet.says("main-0", Sample(healthy=True))
+    one, other = (orjson.loads(body)["prompt"] for path, body in fake.bodies if path == "/v1/completions")
+    assert 400 <= len(one.split()) <= 600
+    assert one[:3] != other[:3], "the second must not be found in the prefix cache"
 
 
 async def test_replica_whose_warm_up_fails_is_reported_and_still_healthy(

@@ -173,6 +173,9 @@ class HealthSection(Section):
     warmup: CountOrZero = plain(
         _POOL.health.warmup, "One-token completions that a new or recovered replica answers before it gets requests."
     )
+    warmup_prompt_tokens: CountOrZero = plain(
+        _POOL.health.warmup_prompt_tokens, "Tokens of their prompts, about: long ones fill caches and compile kernels."
+    )
     slow_start: Span = duration(
         _POOL.health.slow_start_s, "Time over which a new or recovered replica gets its slots; none: at once."
     )
