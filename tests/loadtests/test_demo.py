@@ -23,7 +23,7 @@ from gateway.policy import load
 from loadtests.demo import Plan, Trouble, check_ports, read_policy
 from loadtests.demo_text import overload
 from loadtests.ports import POLICY, parser, replica_ports, taken
-from loadtests.processes import process_table
+from loadtests.processes import free_port, process_table
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 300.0
@@ -187,8 +187,7 @@ def test_demo_names_every_taken_port() -> None:
 
 
 def test_port_that_is_asked_for_twice_is_named_before_the_start() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     assert taken(0, 0, []) == ""
     assert taken(port, 0, []) == ""
     twice = taken(port, port, [port]).splitlines()

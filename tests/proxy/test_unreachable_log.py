@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 
 import httpx
 import pytest
 
+from loadtests.processes import free_port
 from tests.serving import gateways
 
 
@@ -20,8 +20,7 @@ async def test_replica_that_stays_unreachable_is_one_line_until_it_was_reached(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "tailgate.upstream")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     policy = f"""\
 apiVersion: tailgate/v1
 models: {{m: {{pools: [a]}}}}
