@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.policy import Limits
+from gateway.core.policy import LimitKind, Limits
 from gateway.core.queueing.bucket import TokenBucket
 from gateway.core.queueing.limits import Tenants
+from gateway.core.sample import LimitLease
 
 from .made import STEADY, tier
 
@@ -88,6 +89,29 @@ def test_token_bucket_with_a_new_limit_keeps_the_used_tokens(old: float, new: fl
     bucket.resize(new, new, 1.0, gap)
     assert bucket.burst - bucket.level(gap) == pytest.approx(used, abs=1e-6 * max(old, new, 1.0))
     assert bucket.level(gap + 1e9) == bucket.burst == max(1.0, new)
+
+
+@pytest.mark.parametrize("leased", [None, 0.0, 10.0])
+@STEADY
+@given(st.integers(1, 10), st.integers(1, 12))
+def test_gateway_without_a_store_has_its_equal_share_of_a_concurrency_limit(
+    leased: float | None, limit: int, gateways: int
+) -> None:
+    bucket, under_way = TokenBucket(limit, 0.0, 1.0 / gateways, 0.0), 0
+    if leased is not None:
+        bucket.lease = LimitLease("acme", "std", LimitKind.CONCURRENCY, leased, 0.0, 0.5, 3.0)
+    for now in (1.0, 4.0):  # before and after the lease lapses
+        while bucket.wait_s(1.0, now) == 0.0:
+            bucket.take(1.0, now)
+            under_way += 1
+    for _ in range(100):
+        if under_way:
+            bucket.take(-1.0, 4.0)
+            under_way -= 1
+        while bucket.wait_s(1.0, 4.0) == 0.0:
+            bucket.take(1.0, 4.0)
+            under_way += 1
+    assert under_way == max(1, limit // gateways)
 
 
 LIMITS = Limits(requests_per_min=5, tokens_per_min=1000, concurrency=4)
