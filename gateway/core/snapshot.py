@@ -75,6 +75,15 @@ class Trust(StrEnum):
 NOTHING_LEARNED: Final = ForecastView((), ())
 
 
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """Where a request waits. `position`: 1 for the next one. `wait_s`: expected rest of its wait; None if unknown."""
+
+    position: int
+    wait_s: float | None
+    on_hold: bool
+
+
 class ReplicaState(StrEnum):
     """Whether a replica gets requests."""
 

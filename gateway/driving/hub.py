@@ -180,6 +180,9 @@ class RelayHub(RelayOwner):
             if frame[2] == "models":
                 names = await self._lists.fresh_list(cast(str, frame[3]))
                 answer = None if names is None else list(names)
+            elif frame[2] == "position":
+                found = self._driver.position(cast(int, frame[3]))
+                answer = None if found is None else [found.position, found.wait_s, found.on_hold]
             else:
                 assert frame[2] == "tokens"
                 answer = await self._driver.estimate(cast(str, frame[3]), cast(int, frame[4]))

@@ -13,6 +13,7 @@ from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason, RunningAttempt
 from gateway.core.sample import Sample
+from gateway.core.snapshot import QueuePosition
 from gateway.driving.call_loop import CallLoop
 from gateway.observe.metrics.tenant_demand import TenantDemand
 from gateway.proxy.driver import CommandHandler, Meter
@@ -66,6 +67,9 @@ class LocalDriver(CallLoop):
             self._request_ids[each.attempt] = request.id
         self.call(self.controller.adopt, (request, running), request.id)
 
+    def position(self, request_id: int) -> QueuePosition | None:
+        return self.controller.position(request_id, self.clock())
+
     def sent(self, attempt: int) -> None:
         """The request of an attempt was written to its connection. This call yields no commands, so it never waits for
         its turn.
@@ -82,19 +86,15 @@ class LocalDriver(CallLoop):
         self.call(self.controller.first_token, (attempt,), self._request_ids.get(attempt, 0))
 
     def full(self, attempt: int) -> None:
-        """An attempt has more bytes before its first token than can be held back."""
         self.call(self.controller.full, (attempt,), self._request_ids.get(attempt, 0))
 
     def repeats(self, attempt: int) -> None:
-        """The answer of an attempt repeats itself without end."""
         self.call(self.controller.repeats, (attempt,), self._request_ids.get(attempt, 0))
 
     def paused(self, attempt: int) -> None:
-        """The answer of an attempt is not being read, because its client is too slow."""
         self.call(self.controller.paused, (attempt,), self._request_ids.get(attempt, 0))
 
     def resumed(self, attempt: int) -> None:
-        """The answer of an attempt is read again."""
         self.call(self.controller.resumed, (attempt,), self._request_ids.get(attempt, 0))
 
     def finish(self, attempt: int, result: AttemptResult, pool: str, replica: str) -> None:

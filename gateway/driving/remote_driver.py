@@ -16,6 +16,7 @@ from gateway.core.queueing.bucket import Rate
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason, RunningAttempt
+from gateway.core.snapshot import QueuePosition
 from gateway.driving import frames
 from gateway.driving.channel import Channel, Frame
 from gateway.proxy.driver import CommandHandler, Driver
@@ -50,7 +51,7 @@ class RemoteAttempt:
 class RemoteRequest:
     """A request of this relay that is not over."""
 
-    __slots__ = ("attempts", "exchange", "left", "request")
+    __slots__ = ("attempts", "exchange", "left", "position", "request")
 
     def __init__(self, request: Request, exchange: CommandHandler) -> None:
         self.request = request
@@ -59,6 +60,7 @@ class RemoteRequest:
         """Its attempts that the decider has not concluded, by id."""
         self.left: Reason | None = None
         """Why its client has left; None if it has not."""
+        self.position: QueuePosition | None = None
 
 
 class RemoteDriver(Driver):
@@ -88,6 +90,7 @@ class RemoteDriver(Driver):
         self.engine_restarts: dict[str, int] = {}
         self._asked = 0
         self._awaited: dict[int, asyncio.Future[object]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
         """Questions without an answer, by number."""
 
     # ---- the channel
@@ -133,12 +136,10 @@ class RemoteDriver(Driver):
     # ---- calls
 
     def arrive(self, request: Request, exchange: CommandHandler) -> None:
-        """A request has arrived completely. Its commands go to `exchange`."""
         self._requests[request.id] = RemoteRequest(request, exchange)
         self.tell((frames.ARRIVE, self.clock(), frames.request_row(request, request.policy.generation)))
 
     def sent(self, attempt: int) -> None:
-        """The request of an attempt was written to its connection."""
         now = self.clock()
         held = self._attempts.get(attempt)
         if held is not None:
@@ -146,7 +147,6 @@ class RemoteDriver(Driver):
         self.tell((frames.SENT, now, attempt))
 
     def first_token(self, attempt: int) -> None:
-        """The first token of an attempt has come."""
         now = self.clock()
         held = self._attempts.get(attempt)
         if held is not None:
@@ -154,15 +154,12 @@ class RemoteDriver(Driver):
         self.tell((frames.FIRST_TOKEN, now, attempt))
 
     def full(self, attempt: int) -> None:
-        """An attempt has more bytes before its first token than can be held back."""
         self.tell((frames.FULL, self.clock(), attempt))
 
     def repeats(self, attempt: int) -> None:
-        """The answer of an attempt repeats itself without end."""
         self.tell((frames.REPEATS, self.clock(), attempt))
 
     def paused(self, attempt: int) -> None:
-        """The answer of an attempt is not being read, because its client is too slow."""
         self._pause(attempt, True)
         self.tell((frames.PAUSED, self.clock(), attempt))
 
@@ -172,12 +169,10 @@ class RemoteDriver(Driver):
             held.is_paused = is_paused
 
     def resumed(self, attempt: int) -> None:
-        """The answer of an attempt is read again."""
         self._pause(attempt, False)
         self.tell((frames.RESUMED, self.clock(), attempt))
 
     def finish(self, attempt: int, result: AttemptResult, pool: str, replica: str) -> None:
-        """An attempt has ended. Ignored if that is known already."""
         held = self._attempts.pop(attempt, None)
         if held is None:
             return
@@ -187,14 +182,12 @@ class RemoteDriver(Driver):
         self.tell((frames.FINISH, self.clock(), attempt, frames.result_row(result), pool, replica))
 
     def leave(self, request_id: int, why: Reason) -> None:
-        """The client of a request has left."""
         held = self._requests.get(request_id)
         if held is not None:
             held.left = why
         self.tell((frames.LEAVE, self.clock(), request_id, why.value))
 
     def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
-        """A callback for this request raised an exception: report the bug, and end the request with an error."""
         self.supervisor.caught(callback, error)
         self.tell((frames.FAIL, self.clock(), request_id))
 
@@ -206,6 +199,21 @@ class RemoteDriver(Driver):
     def left(self, tenant: str, tier: str) -> Left:
         """Requests and tokens that the tenant may still use in this minute, as the decider told last."""
         return self._left.get((tenant, tier), (None, None))
+
+    def position(self, request_id: int) -> QueuePosition | None:
+        """As the decider answered last. It is asked for the next time."""
+        held = self._requests.get(request_id)
+        if held is None:
+            return None
+        task = self._loop.create_task(self._ask_position(held))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return held.position
+
+    async def _ask_position(self, held: RemoteRequest) -> None:
+        told = cast("list[object] | None", await self.ask("position", held.request.id))
+        if told is not None:
+            held.position = QueuePosition(cast(int, told[0]), cast("float | None", told[1]), cast(bool, told[2]))
 
     def exceeded(self, tenant: str, tier: Tier, tokens: int) -> LimitExceeded | None:
         """The limit that the decider told last, if it still holds."""
@@ -255,7 +263,6 @@ class RemoteDriver(Driver):
 
     @property
     def under_way(self) -> int:
-        """Number of requests that are not over."""
         return len(self._requests)
 
     # ---- commands

@@ -14,6 +14,7 @@ from gateway.core.policy import Tier
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, CountSource, HedgeResult, Reason, Record
+from gateway.core.snapshot import QueuePosition
 from gateway.proxy.supervisor import Supervisor
 from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.oddity import Oddity
@@ -103,6 +104,10 @@ class Driver(ABC):
     @abstractmethod
     def arrive(self, request: Request, exchange: CommandHandler) -> None:
         """A request has arrived completely. Its commands go to `exchange`."""
+
+    @abstractmethod
+    def position(self, request_id: int) -> QueuePosition | None:
+        """Where a request waits; None if it does not wait, or if that is not known here yet."""
 
     @abstractmethod
     def sent(self, attempt: int) -> None:

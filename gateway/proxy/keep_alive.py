@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, Protocol
 
 from gateway.core.results import Callback
+from gateway.core.snapshot import QueuePosition
 from gateway.proxy.deadlines import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"
 CHECKS: Final = 4.0
 """A stream is checked this many times per allowed time of silence."""
+
+
+def waiting_comment(found: QueuePosition) -> bytes:
+    """A comment for a stream that waits: its place, and its expected wait in whole seconds."""
+    where = b"on hold" if found.on_hold else b"queued"
+    about = b"" if found.wait_s is None else b", about %d s" % max(1, math.ceil(found.wait_s))
+    return b": %b, position %d%b\n\n" % (where, found.position, about)
 
 
 def is_due(said_at: float, silence_s: float, now: float) -> bool:

@@ -46,6 +46,7 @@ READS = {
     "held",
     "load",
     "memory",
+    "position",
     "memory_of",
     "holdings",
     "on_hold",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -12,22 +15,24 @@ from .capture import DONE, LAST_CHUNK, STREAM_HEAD, Answer, Call, Capture, Then,
 from .conftest import Connect, GatewayFactory
 from .policies import rules
 from .raw import Client, chat
+from .test_several_processes import two_relays
+from .waiting import DEADLINE_S
 
 COMMENTS = "sse_comments: 100ms"
 COMMENT = b": keep-alive\n\n"
 ANSWER = STREAM_HEAD + token("Hi") + token(" there", "stop") + DONE + LAST_CHUNK
 
 
-async def _first_comment(client: Client) -> dict[str, str]:
+async def _first_comment(client: Client, said: bytes = COMMENT) -> dict[str, str]:
     """Wait for the head and a comment. Returns the headers."""
     status, headers = await client.head()
     assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-    assert await client.chunk() == COMMENT
+    assert re.fullmatch(said, await client.chunk())
     return headers
 
 
 async def _rest(client: Client) -> bytes:
-    return b"".join(await client.rest_of_chunks()).replace(COMMENT, b"")
+    return re.sub(rb"(?m)^: .*\n\n", b"", b"".join(await client.rest_of_chunks()))
 
 
 async def test_keep_alive_comments_before_the_first_token_do_not_count_as_ttft(
@@ -89,12 +94,49 @@ async def test_keep_alive_comments_are_sent_while_a_request_is_queued(
     served.send(chat(stream=True))
     await capture.until(lambda: capture.calls)
     waiting.send(chat(stream=True))
-    await _first_comment(waiting)
+    await _first_comment(waiting, rb": queued, position 1(, about \d+ s)?\n\n")
+    behind = await connect(gw.url)
+    behind.send(chat(stream=True))
+    await _first_comment(behind, rb": queued, position 2(, about \d+ s)?\n\n")
     assert len(capture.calls) == 1
     capture.answer = by_default
     capture.calls[0].send(ANSWER)
     capture.calls[0].finish()
-    assert (await _rest(waiting)).endswith(b"data: [DONE]\n\n")
+    for client in (waiting, behind):
+        assert (await _rest(client)).endswith(b"data: [DONE]\n\n")
+
+
+async def test_keep_alive_comments_of_relays_tell_the_position_that_the_decider_knows(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = lambda call: None
+    async with two_relays(tmp_path, rules(capture.url, slots=1, tier=COMMENTS)) as served:
+        first, waiting = await connect(served.url), await connect(served.url)
+        first.send(chat(stream=True))
+        await capture.until(lambda: capture.calls)
+        waiting.send(chat(stream=True))
+        assert (await waiting.head())[0] == 200
+        async with asyncio.timeout(DEADLINE_S):
+            while not (await waiting.chunk()).startswith(b": queued, position 1"):
+                pass
+        capture.answer = by_default
+        capture.calls[0].send(ANSWER)
+        capture.calls[0].finish()
+        assert (await _rest(waiting)).endswith(b"data: [DONE]\n\n")
+
+
+async def test_keep_alive_comments_tell_a_request_on_hold_its_position(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, tier=COMMENTS, pool="hold: 60s"))
+    gw.driver.drain("127.0.0.1:" + capture.url.rpartition(":")[2], True)
+    clients = [await connect(gw.url) for _ in range(2)]
+    for number, client in enumerate(clients, 1):
+        client.send(chat(stream=True))
+        await _first_comment(client, rb": on hold, position %d\n\n" % number)
+    gw.driver.drain("127.0.0.1:" + capture.url.rpartition(":")[2], False)
+    for client in clients:
+        assert b"data: [DONE]" in await _rest(client)
 
 
 CALLED = (

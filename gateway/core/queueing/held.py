@@ -24,8 +24,13 @@ class HeldRequests:
         """Keep a request."""
         request = live.request
         self._held[request.id] = live
-        heappush(self._order, (request.tier.priority, -request.tier.weight, request.body_at, request.id))
+        heappush(self._order, _turn(live))
         self.bytes += request.body_bytes
+
+    def position(self, live: QueuedRequest) -> int:
+        """Place of a request in that order, from 1 on; O(n)."""
+        turn = _turn(live)
+        return 1 + sum(_turn(other) < turn for other in self._held.values())
 
     def remove(self, live: QueuedRequest) -> None:
         """Let a request go."""
@@ -44,3 +49,8 @@ class HeldRequests:
     def all(self) -> list[QueuedRequest]:
         """All requests, in no order."""
         return [*self._held.values()]
+
+
+def _turn(live: QueuedRequest) -> tuple[int, float, float, int]:
+    request = live.request
+    return request.tier.priority, -request.tier.weight, request.body_at, request.id

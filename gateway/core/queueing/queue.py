@@ -76,6 +76,11 @@ class PoolQueue:
         tier_queue = self._tiers.get((tier.priority, tier.name)) if self._count else None
         return tier_queue is not None and tier_queue.count > 0
 
+    def position(self, live: QueuedRequest) -> int:
+        """Place of a waiting request by priority and latest start, from 1 on; O(n)."""
+        turn = by_turn(live)
+        return 1 + sum(by_turn(other) < turn for tier_queue in self._tiers.values() for other in tier_queue)
+
     def counts(self) -> dict[int, int]:
         """Queued requests by priority; priorities without any are left out."""
         found: dict[int, int] = {}

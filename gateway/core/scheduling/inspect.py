@@ -19,7 +19,7 @@ from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.scheduling.remembered import memory, memory_of
 from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 from gateway.core.serving import fallback_of
-from gateway.core.snapshot import ReplicaState, Snapshot
+from gateway.core.snapshot import QueuePosition, ReplicaState, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,17 @@ class Inspector:
     def is_open(self, attempt_id: int) -> bool:
         """Whether this attempt is under way, and so holds a slot."""
         return attempt_id in self._attempts
+
+    def position(self, request_id: int, now: float) -> QueuePosition | None:
+        """Where a request waits, queued or on hold; None if it does not wait."""
+        live = self._requests.get(request_id)
+        if live is not None and live.held_by is not None:
+            return QueuePosition(live.held_by.held.position(live), None, True)
+        if live is None or live.pool is None or not live.waiting:
+            return None
+        forecast = live.forecast
+        wait_s = None if forecast is None else max(0.0, forecast.at + forecast.wait_s - now)
+        return QueuePosition(live.pool.queue.position(live), wait_s, False)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """Requests and tokens that the tenant may still use in this minute."""

@@ -8,7 +8,7 @@ from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
 from gateway.proxy.exchanges.forwarding import AnswerForwarder
-from gateway.proxy.keep_alive import COMMENT, is_due
+from gateway.proxy.keep_alive import COMMENT, is_due, waiting_comment
 from gateway.proxy.logs import NO_CAUSE
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream import ReplicaConnections
@@ -231,7 +231,9 @@ class Exchange(AnswerForwarder):
         if self._paused or not can_comment or not is_due(said_at, silence_s, now):
             return
         self._said_at = now
-        comment = chunk(COMMENT) if client.chunked else COMMENT
+        comment = self._comment()
+        if client.chunked:
+            comment = chunk(comment)
         if self._shown:
             client.write(comment)
             return
@@ -240,6 +242,14 @@ class Exchange(AnswerForwarder):
         lines = STREAM_HEAD, self._dialect.id_lines(self._rid), dropped, self._limit_lines()
         framing = b"transfer-encoding: chunked\r\n\r\n" if client.chunked else b"\r\n"
         client.write(b"".join((*lines, framing, comment)))
+
+    def _comment(self) -> bytes:
+        """The comment tells a request that waits for a slot where it waits."""
+        if not any(not attempt.over for attempt in self._attempts.values()):
+            found = self.driver.position(self.request.id)
+            if found is not None:
+                return waiting_comment(found)
+        return COMMENT
 
     # ---- from the client
 
