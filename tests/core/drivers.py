@@ -465,7 +465,7 @@ class Driver:
 
     def _check_learned(self) -> None:
         """Check that nothing is kept of removed pools and replicas."""
-        learned = self.controller.forecaster.view(self.now)
+        learned = self.controller.forecaster.view()
         replicas = {name for pool in self.controller.state.fleet for name in pool.replicas}
         replicas |= {attempt.replica.spec.name for attempt in self.controller.state.attempts.values()}
         assert {pool.pool for pool in learned.pools} <= {pool.spec.name for pool in self._pools()}

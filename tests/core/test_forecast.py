@@ -116,7 +116,7 @@ class World:
         for _ in range(150):
             self.serve(replica="r0")
             self.serve(slowness=slowness, replica="r1")
-        speeds = dict(self.forecaster.view(self.now).speeds)
+        speeds = dict(self.forecaster.view().speeds)
         return speeds["r1"] / speeds["r0"]
 
     def rest(self) -> World:
@@ -145,7 +145,7 @@ def test_general_slowdown_is_followed_after_an_alarm() -> None:
     world = World().warm(400)
     for _ in range(200):
         world.serve(slowness=2.0)
-    assert world.forecaster.view(world.now).pools[0].drift_alarms
+    assert world.forecaster.view().pools[0].drift_alarms
     assert world.rest().forecast(world.live()).ttft_s == pytest.approx(2 * (STEP_S + 1000 * PROMPT_TOKEN_S), rel=0.2)
 
 
@@ -219,15 +219,15 @@ def test_first_token_marks_earlier_prompts_as_read() -> None:
     later = world.send(world.live(500))
     world.now += 0.26
     world.first_token(later)
-    assert world.forecaster.unread("r0", world.now) == 0.0
+    assert world.forecaster.engines["r0"].backlog(world.now) == 0.0
 
 
 def test_prompt_of_an_unstreamed_answer_counts_as_read_after_its_expected_time() -> None:
     world = World().warm()
     world.send(world.live(2000, stream=False))
-    assert world.forecaster.unread("r0", world.now) == 2000
+    assert world.forecaster.engines["r0"].backlog(world.now) == 2000
     world.now += 0.5
-    assert world.forecaster.unread("r0", world.now) == 0.0
+    assert world.forecaster.engines["r0"].backlog(world.now) == 0.0
 
 
 def test_forecast_learns_from_whole_answers_without_first_tokens() -> None:
@@ -259,7 +259,7 @@ def test_slow_replica_is_learned_before_its_first_answers_end() -> None:
     for _ in range(10):
         streamed(world, 33, STEP_S, "r0")
         streamed(world, 33, 4 * STEP_S, "r1")
-    speeds = dict(world.forecaster.view(world.now).speeds)
+    speeds = dict(world.forecaster.view().speeds)
     assert speeds["r1"] / speeds["r0"] > 2.0
 
 
@@ -286,7 +286,7 @@ def test_learned_replica_speeds_are_bounded() -> None:
     for _ in range(150):
         world.serve(replica="r0")
         world.serve(slowness=20.0, replica="r1")
-    assert all(0.125 <= speed <= 8.0 for _, speed in world.forecaster.view(world.now).speeds)
+    assert all(0.125 <= speed <= 8.0 for _, speed in world.forecaster.view().speeds)
 
 
 def test_earlier_engine_speed_is_forgotten() -> None:
@@ -428,13 +428,13 @@ def test_tier_that_was_served_faster_than_its_share_says_waits_as_long_as_its_ow
 
 def test_dropped_request_gives_no_label() -> None:
     world = World(slo(ttft_s=1.0)).warm()
-    before = world.forecaster.view(world.now).pools[0].reliability.labels
+    before = world.forecaster.view().pools[0].reliability.labels
     live = world.live()
     world.send(live)
     world.forecaster.dropped(live)
     world.now += 1.5
     world.forecaster.judged(live, True)
-    assert world.forecaster.view(world.now).pools[0].reliability.labels == before
+    assert world.forecaster.view().pools[0].reliability.labels == before
 
 
 def test_forecasting_changes_no_state() -> None:
@@ -450,12 +450,12 @@ def test_forecasting_changes_no_state() -> None:
 
 def test_failed_attempts_are_not_learned_and_leave_no_state_in_the_forecaster() -> None:
     world = World().warm()
-    before = world.forecaster.view(world.now)
+    before = world.forecaster.view()
     attempt = world.send(world.live(5000))
     world.now += 0.01
     world.finish(attempt, 0, AttemptOutcome.UNREACHABLE)
-    assert world.forecaster.unread("r0", world.now) == 0.0
-    assert world.forecaster.view(world.now).pools[0].samples == before.pools[0].samples
+    assert world.forecaster.engines["r0"].backlog(world.now) == 0.0
+    assert world.forecaster.view().pools[0].samples == before.pools[0].samples
 
 
 WARM = World().warm()

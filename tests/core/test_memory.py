@@ -54,7 +54,7 @@ def test_successor_has_the_same_memory() -> None:
 def test_forecast_of_a_successor_is_trusted_at_once() -> None:
     before = taught()
     after = successor(before)
-    (old,), (new,) = before.controller.forecaster.view(before.now).pools, after.controller.forecaster.view(0.0).pools
+    (old,), (new,) = before.controller.forecaster.view().pools, after.controller.forecaster.view().pools
     assert new.trust is Trust.TRUSTED
     assert (new.ttft_coefficients, new.step_coefficients) == (old.ttft_coefficients, old.step_coefficients)
 

@@ -246,4 +246,4 @@ def test_empty_answer_is_not_learned_as_a_latency() -> None:
         story.arrives(f"a{number}", stream=False).sent(f"a{number}").after(0.001).finishes(
             f"a{number}", output_tokens=0, empty=True
         )
-    assert all(facts.samples == 0 for facts in story.controller.forecaster.view(story.now).pools)
+    assert all(facts.samples == 0 for facts in story.controller.forecaster.view().pools)

@@ -45,10 +45,10 @@ async def test_gateway_that_starts_again_has_learned_the_same(tmp_path: Path, em
     fleet = await emulator(replicas=2)
     async with kept(tmp_path, rules(*fleet.urls)) as gw:
         await answered(gw.url, 30)
-        (before,) = gw.controller.forecaster.view(0.0).pools
+        (before,) = gw.controller.forecaster.view().pools
         assert before.samples > 0
     async with kept(tmp_path, rules(*fleet.urls)) as gw:
-        (after,) = gw.controller.forecaster.view(0.0).pools
+        (after,) = gw.controller.forecaster.view().pools
         assert (after.samples, after.ttft_coefficients) == (before.samples, before.ttft_coefficients)
     assert (tmp_path / "state.jsonl").stat().st_mode & 0o777 == 0o600
 
@@ -99,7 +99,7 @@ async def test_state_that_cannot_be_read_is_named_and_left_alone(
     async with kept(tmp_path, rules(*fleet.urls)) as gw:
         (line,) = [record.message for record in caplog.records if str(file) in record.message]
         assert "starts with nothing learned" in line
-        assert not any(pool.samples for pool in gw.controller.forecaster.view(0.0).pools)
+        assert not any(pool.samples for pool in gw.controller.forecaster.view().pools)
         await answered(gw.url, 3)
     assert file.read_bytes() == damaged
     file.rename(tmp_path / "damaged")

@@ -53,7 +53,7 @@ def test_answers_cut_to_be_in_time_do_not_raise_the_breach_forecast(seed: int) -
     arrivals = [*busy.arrivals(seed), *(replace(one, at=one.at + BUSY_S) for one in calm.arrivals(seed + 100))]
     options = Options(duration_s=BUSY_S + CALM_S, prompts_known=True, give_up_s=60.0)
     found = simulate(policy, iter(arrivals), seed=seed, options=options, decider=controller)
-    (pool,) = controller.forecaster.view(BUSY_S + CALM_S).pools
+    (pool,) = controller.forecaster.view().pools
     tier = found.tiers["standard"]
     assert pool.reliability.ece < 0.12
     assert tier.finished > 0.75 * tier.counted

@@ -61,7 +61,7 @@ class Outlook:
 
     def trusted(self, pool: Pool) -> bool:
         """Whether P(breach) decides on requests of this pool. If not, slots, queue and the judges of TTFT decide."""
-        return self._forecaster.decides(pool)
+        return self.trust(pool) is Trust.TRUSTED
 
     def doubt(self, offer: Offer, forecast: Forecast) -> Doubt:
         """Whether a trusted forecast is above the threshold, or a constraint of the tier would break."""

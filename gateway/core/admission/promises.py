@@ -25,6 +25,7 @@ from gateway.core.prediction import Forecast
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason, Record
 from gateway.core.slo import Objective, Slo
+from gateway.core.snapshot import Trust
 
 NOT_LATE: Final = (Reason.SHUTTING_DOWN, Reason.NO_REPLICAS)
 """Refusals for reasons other than latency."""
@@ -130,7 +131,7 @@ class Promises:
     def doubt(self, offer: Offer, forecast: Forecast) -> Doubt:
         """Ask P(breach) first, then the judges of the tier, up to the first that does not admit the request."""
         request = offer.request
-        is_known = self._forecaster.decides(offer.pool) and not forecast.is_untried
+        is_known = self._forecaster.trust(offer.pool.spec.name) is Trust.TRUSTED and not forecast.is_untried
         doubt = Doubt(is_known and forecast.breach > offer.max_breach)
         if doubt.is_likely_missed or not request.stream:
             return doubt

@@ -16,7 +16,7 @@ from typing import Final
 
 from gateway.core.estimators.attempt_prediction import AttemptPrediction
 from gateway.core.estimators.latency_model import CONTEXT, DECODES, TOKENS, LatencyModel
-from gateway.core.estimators.output_length import Bucket, OutputLengths
+from gateway.core.estimators.output_length import OutputLengths
 from gateway.core.estimators.regression import BLOCK, FIRST
 from gateway.core.estimators.replica_model import ReplicaModel
 from gateway.core.estimators.spread import DIRECT, queued_kind, tpot_kind
@@ -32,7 +32,7 @@ from gateway.core.prediction import Ahead, Forecast
 from gateway.core.request import WEIGHTLESS, Request
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptOutcome, AttemptResult
-from gateway.core.snapshot import ForecastView, PoolLearnedView, Trust
+from gateway.core.snapshot import ForecastView, Trust
 
 EARLY_STEPS: Final = 31
 """An answer under way is compared with its forecast after this many steps."""
@@ -155,28 +155,25 @@ class Forecaster(Learner):
         learned = self.pools.get(pool.spec.name)
         return IDLE.costs if learned is None else learned.costs
 
-    def unread(self, replica: str, now: float) -> float:
-        """Estimated prompt tokens that a replica has not read yet. Requests without streaming count too."""
-        engine = self.engines.get(replica)
-        return 0.0 if engine is None else engine.backlog(now)
-
     # ---- events: called after the counts of pool and replica have changed
 
     def opened(self, attempt: Attempt, now: float) -> None:
         """Predict the attempt's load and latencies at its dispatch."""
         live, replica = attempt.live, attempt.replica
-        if live.request.endpoint in WEIGHTLESS:
+        request = live.request
+        if request.endpoint in WEIGHTLESS:
             return
         costs = self.of(replica.pool).costs
         engine = self.engine(replica, now)
-        scores, choices, bucket = (replica.health.ttft, replica.health.itl), live.request.choices, self._bucket(live)
+        scores, choices = (replica.health.ttft, replica.health.itl), request.choices
+        bucket = self.lengths.bucket(request.model.name, request.tier.name, live.prompt_tokens)
         unread, others = attempt.slot.unread_tokens, replica.total_in_flight - 1
         attempt.prediction = prediction = AttemptPrediction(engine, bucket, scores, choices, unread, others, now)
         read_by = math.inf if live.visible else now + prediction.ttft_s
         engine.begin(attempt.id, unread, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
         attempt.slot.expect(choices, min(prediction.bucket.mean, float(live.max_tokens)) * choices)
-        if now > live.request.body_at and attempt.sent_at is None:  # else it met its load at another time
+        if now > request.body_at and attempt.sent_at is None:  # else it met its load at another time
             backlog, decodes, context = prediction.backlog, prediction.decodes, prediction.context
             costs.met(backlog, decodes, context, prediction.slot_s, replica.budget.drift)
 
@@ -244,10 +241,6 @@ class Forecaster(Learner):
             prediction.teach(costs, steps, now)
         if steps >= EARLY_STEPS and not prediction.shown and prediction.counts:
             prediction.show(costs, steps, now)
-
-    def is_overlong(self, attempt: Attempt, tokens: int) -> bool:
-        """Whether nearly all answers of the same route are shorter than `tokens`."""
-        return attempt.prediction is not None and attempt.prediction.bucket.is_long(tokens)
 
     def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
         """An attempt ended."""
@@ -324,9 +317,7 @@ class Forecaster(Learner):
             learned.label(live.request.tier, forecast, breached)
 
     def dropped(self, live: RequestState) -> None:
-        """Give the forecast no label, because the outcome shows nothing about it: the client left, say, or a replica
-        failed.
-        """
+        """Give the forecast no label: the outcome shows nothing about it, since the client left, say."""
         if live.forecast is not None:
             live.forecast.judged = True
 
@@ -336,25 +327,10 @@ class Forecaster(Learner):
         """The state of the forecasts of this pool."""
         return self.pools.get(pool, UNKNOWN).trust
 
-    def decides(self, pool: Pool) -> bool:
-        """Whether P(breach) decides on requests of this pool."""
-        return self.trust(pool.spec.name) is Trust.TRUSTED
-
-    def view(self, now: float) -> ForecastView:
+    def view(self) -> ForecastView:
         """A copy of the learned prediction."""
         return ForecastView(
-            pools=tuple(
-                PoolLearnedView(
-                    pool=name,
-                    trust=self.trust(name),
-                    ttft_coefficients=learned.costs.ttft.coefficients,
-                    step_coefficients=learned.costs.step.coefficients,
-                    samples=learned.samples,
-                    drift_alarms=learned.drift.alarms,
-                    reliability=learned.scores.read(),
-                )
-                for name, learned in self.pools.items()
-            ),
+            pools=tuple(learned.view(name) for name, learned in self.pools.items()),
             speeds=tuple((name, engine.factor) for name, engine in self.engines.items()),
         )
 
@@ -372,6 +348,3 @@ class Forecaster(Learner):
             engine = self.engines[replica.spec.name] = ReplicaModel(self.of(replica.pool).costs, now)
             engine.others = replica.others
         return engine
-
-    def _bucket(self, live: RequestState) -> Bucket:
-        return self.lengths.bucket(live.request.model.name, live.request.tier.name, live.prompt_tokens)

@@ -12,7 +12,7 @@ from gateway.core.estimators.spread import Spread
 from gateway.core.forecast.reliability import Scores
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.prediction import Ahead, Forecast
-from gateway.core.snapshot import Trust
+from gateway.core.snapshot import PoolLearnedView, Trust
 
 COLD_SAMPLES: Final = 30
 """Costs count as known after this many latency samples (first tokens or whole answers)."""
@@ -87,6 +87,18 @@ class PoolLearned(Remembering):
         if calibration is None:
             calibration = self._breach[tier.name] = Calibration()
         calibration.learn(forecast.features, breached)
+
+    def view(self, pool: str) -> PoolLearnedView:
+        """A copy of what is learned. `pool`: its name."""
+        return PoolLearnedView(
+            pool=pool,
+            trust=self.trust,
+            ttft_coefficients=self.costs.ttft.coefficients,
+            step_coefficients=self.costs.step.coefficients,
+            samples=self.samples,
+            drift_alarms=self.drift.alarms,
+            reliability=self.scores.read(),
+        )
 
 
 UNCALIBRATED: Final = Calibration()

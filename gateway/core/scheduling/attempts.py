@@ -172,10 +172,14 @@ class AttemptLifecycle:
             self._life.arm(attempt.live)
 
     def _watch(self, attempt: Attempt, tokens: int) -> None:
-        """Cut an overlong answer if requests wait or slots are short. Answers with several choices are never cut."""
-        live, pool = attempt.live, attempt.replica.pool
+        """Cut an answer that is longer than nearly all of its route, if requests wait or slots are short. Answers with
+        several choices are never cut.
+        """
+        live, pool, prediction = attempt.live, attempt.replica.pool, attempt.prediction
         needed = bool(pool.queue) or pool.headroom < SPARE
-        if needed and live.request.choices == 1 and live.can_be_cut and self._forecaster.is_overlong(attempt, tokens):
+        if not needed or prediction is None or live.request.choices > 1 or not live.can_be_cut:
+            return
+        if prediction.bucket.is_long(tokens):
             self._life.cut(live, Reason.OUTPUT_LENGTH)
 
     def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:

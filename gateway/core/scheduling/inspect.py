@@ -217,7 +217,7 @@ class Inspector:
             generation=state.policy.generation,
             pools=tuple(pool.view(now, *held[pool.spec.name]) for pool in state.fleet),
             tenants=state.accounting.views(now),
-            forecast=state.forecaster.view(now),
+            forecast=state.forecaster.view(),
             hedged_pools=state.hedges.pool_views(now),
             hedged_tiers=state.hedges.tier_views(),
             at=now,

@@ -36,6 +36,6 @@ def test_breach_probabilities_hold_in_lasting_overload(seed: int) -> None:
         options=Options(duration_s=SECONDS, prompts_known=False, give_up_s=scenario.grace),
         decider=controller,
     )
-    (pool,) = controller.forecaster.view(SECONDS).pools
+    (pool,) = controller.forecaster.view().pools
     assert pool.reliability.labels > 2000
     assert pool.reliability.ece <= 0.03
