@@ -12,7 +12,7 @@ LIGHT_STAMP := $(NODE)/node_modules/.light
 # For two cores: tests of processes wait for each other.
 WORKERS := 3
 
-.PHONY: help setup dev run free-ports scenario test test-long lint bench wheel release site test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
+.PHONY: help setup dev run free-ports scenario test test-long lint bench soak wheel release site test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ lint: $(DEV_STAMP)  ## Style, types, and who may import whom
 
 bench: compiled  ## CPU per request and per chunk against other proxies, as ratios in one run
 	@$(BIN)/python -m loadtests.bench --json bench.json
+
+soak: compiled  ## Ten minutes of mixed clients and every fault: nothing may grow or be left over; HOURS=8 for a night
+	@$(BIN)/python -m loadtests.bench.soak $(if $(HOURS),--hours $(HOURS))
 
 wheel: $(STAMP)  ## A wheel in dist/, compiled (needs a C compiler)
 	@TAILGATE_PURE=0 $(BIN)/python -m hatchling build --target wheel

@@ -75,6 +75,7 @@ class AdminPort:
             explain=lambda request: self.controller.explain(request, self.driver.clock()),
             now=self.driver.clock,
             history=self.history,
+            under_way=self.controller.under_way,
             policies=lambda: self.reloads.in_force,
             wall_s=self.records.wall_s,
             requests=self.records.ring if self.records.is_kept else None,

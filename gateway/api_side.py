@@ -13,7 +13,6 @@ from gateway.fleet.board import ModelBoard
 from gateway.fleet.mirror import Mirrors
 from gateway.fleet.token_counts import EngineCounts
 from gateway.listener import Listener, listener, no_app
-from gateway.observe.logs import ACCESS, DebugLog
 from gateway.proxy.callers import Callers
 from gateway.proxy.client.client_connection import ClientConnection
 from gateway.proxy.driver import Driver, Meter
@@ -64,8 +63,7 @@ class ApiSide:
         self.mirrors = Mirrors(policy, clock, unfit, board.takes, copied, bug)
         self.oddities = Oddities(meter, clock)
         self.upstreams = Upstreams(self.oddities, clock, lists)
-        log_access = DebugLog().write if ACCESS.isEnabledFor(10) else None
-        self.services = ExchangeServices(driver, self.upstreams, meter, log_access, self.mirrors)
+        self.services = ExchangeServices(driver, self.upstreams, meter, self.mirrors)
         if settings.trace_share is not None:
             self.services.trace_ratio = settings.trace_share
         counts = EngineCounts(clock, random.Random(), unfit, board.takes)

@@ -113,9 +113,9 @@ class Gateway:
         if relays is not None:
             self.hub = RelayHub(self.driver, self.metrics, relays, self.fleet, responses, policy)
             self.board.on_change = self.hub.listed
-            steps = (*steps, self.hub.sweep)
         limits = (self.limits, self._admin_limits)
-        self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, steps)
+        tell = None if self.hub is None else self.hub.sweep
+        self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, steps, tell)
         self.finder = ReplicaFinder(clock, out_of_service, lambda: self.reloads.found(), bug)
         waker = Waker(self.controller.on_hold, clock)
         users = PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder, waker, self.hub)

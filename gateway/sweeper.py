@@ -20,6 +20,8 @@ from gateway.wire.answers.oddity import Oddity
 
 log = logging.getLogger("tailgate")
 
+States = list[tuple[str, str, ReplicaState, str]]
+"""Those of `Controller.states`."""
 UP = ReplicaState.UP
 DOWN = ReplicaState.DOWN
 _WHEN_DOWN: Final = "it gets at most one request at a time, until one or a probe of the gateway succeeds"
@@ -76,7 +78,10 @@ class ControllerSweeper(Sweeper):
         little: Little,
         limits: tuple[ConnectionLimits, ...],
         steps: tuple[Callable[[float], None], ...],
+        tell: Callable[[States, float], None] | None,
     ) -> None:
+        """`tell`: called with the states of all replicas at each sweep."""
+        self._tell = tell
         own = (self._mark_little, self.log_states, self._log_quarantine, self._count_disbelieved)
         super().__init__(driver.supervisor, driver.clock, limits, (*steps, *own))
         self._controller = driver.controller
@@ -96,13 +101,17 @@ class ControllerSweeper(Sweeper):
             for _ in range(count):
                 self._oddities.tell(pool, replica, Oddity.USAGE, "more tokens than possible: an estimate was used")
 
-    def log_states(self, _now: float = 0.0) -> None:
-        """Log each replica whose state has changed since the last sweep. The core itself writes no log.
+    def log_states(self, now: float | None = None) -> None:
+        """Tell the states, and log each replica whose state has changed since the last sweep. The core itself writes no
+        log.
 
         A probing replica counts as down until a request to it succeeds. A dead one would otherwise write a line every
         few seconds.
         """
-        for pool, name, state, why in self._controller.states():
+        states = self._controller.states()
+        if self._tell is not None:
+            self._tell(states, self._clock() if now is None else now)
+        for pool, name, state, why in states:
             if state is ReplicaState.PROBING:
                 state = DOWN
             before, self._states[name] = self._states.get(name, (UP, "")), (state, why)

@@ -65,7 +65,7 @@ class RelayHub(RelayOwner):
         link.connected(channel)
         self.links[number] = link
         self._tell_policy(link)
-        self.sweep(self._clock.read())
+        self.sweep(self._driver.controller.states(), self._clock.read())
         link.tell(self._facts)
         for replica, cards in self._cards.items():
             link.tell((frames.CARDS, replica, cards))
@@ -91,10 +91,9 @@ class RelayHub(RelayOwner):
             del self._cards[replica]
         self._tell_all((frames.CARDS, replica, cards))
 
-    def sweep(self, now: float) -> None:
-        """Tell relays what has changed in the fleet."""
+    def sweep(self, states: list[tuple[str, str, ReplicaState, str]], now: float) -> None:
+        """Tell relays what has changed in the fleet. `states`: those of `Controller.states`."""
         controller = self._driver.controller
-        states = controller.states()
         unfit = [name for _, name, state, _ in states if state is not ReplicaState.UP]
         restarts = {name: count for _, name, _, _ in states if (count := controller.restarts(name))}
         facts = (frames.FACTS, controller.alive(), controller.suspects(now), unfit, restarts)

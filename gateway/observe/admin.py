@@ -79,7 +79,7 @@ def admin_app(
     known = [Depends(_known_host(access.names))]
     app.include_router(console_router(sources.history, sources.wall_s), dependencies=known)
     app.include_router(_state(metrics, sources), dependencies=known)
-    app.include_router(requests_router(sources.requests, sources.wall_s), dependencies=known)
+    app.include_router(requests_router(sources), dependencies=known)
     app.include_router(usage_router(sources.usage, sources.policy), dependencies=known)
     app.include_router(_actions(actions, replica_actions, access))
     return app

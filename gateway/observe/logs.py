@@ -14,18 +14,13 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from gateway.core.redundancy.request_quarantine import KEEP_S, News
-from gateway.core.results import Record
 
-ACCESS = logging.getLogger("tailgate.access")
 QUARANTINE = logging.getLogger("tailgate.quarantine")
 MAX_NEWS = 10
 
 
 def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -> None:
-    """Send the log of the whole process to `stream` (stderr by default). `level`: "debug", "info" and so on.
-
-    The access log is written only at "debug", or if the logger `tailgate.access` is set to "debug".
-    """
+    """Send the log of the whole process to `stream` (stderr by default). `level`: "debug", "info" and so on."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if as_json else TextLines())
     root = logging.getLogger()
@@ -37,20 +32,6 @@ def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -
     # These libraries log every request, connection or file change at levels that would flood the log.
     for noisy in ("httpcore", "uvicorn.access", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-class DebugLog:
-    """One line per finished request, at debug level."""
-
-    __slots__ = ("_logger",)
-
-    def __init__(self, logger: logging.Logger = ACCESS) -> None:
-        self._logger = logger
-
-    def write(self, record: Record, request_id: str) -> None:
-        """Log `record`, if the logger is enabled."""
-        if self._logger.isEnabledFor(logging.DEBUG):
-            self._logger.debug(record.outcome.value, extra={"fields": _fields(record, request_id)})
 
 
 def log_quarantine(news: Sequence[News]) -> None:
@@ -93,37 +74,6 @@ class TextLines(logging.Formatter):
         head = f"{_time(record)} {record.levelname} {record.name}: {_plain(record.getMessage())}"
         line = " ".join([head, *(f"{name}={_shown(value)}" for name, value in _extra(record).items())])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-def _fields(record: Record, request_id: str) -> dict[str, object]:
-    request = record.request
-    return {
-        "request_id": request_id,
-        "endpoint": request.endpoint.value,
-        "model": request.model.name,
-        "fallback_of": request.fallback_of or None,
-        "tenant": request.tenant,
-        "tier": request.tier.name,
-        "stream": request.stream,
-        "outcome": record.outcome.value,
-        "reason": record.why.value if record.why else None,
-        "pool": record.pool,
-        "replica": record.replica,
-        "attempts": record.attempts,
-        "queue_s": _rounded(record.queue_s),
-        "ttft_s": _rounded(record.ttft_s),
-        "tpot_s": _rounded(record.tpot_s),
-        "e2e_s": _rounded(record.e2e_s),
-        "prompt_tokens": record.prompt_tokens,
-        "output_tokens": record.output_tokens,
-        "tokens_exact": record.tokens_exact,
-        "good": record.good,
-        "policy": request.policy.generation,
-    }
-
-
-def _rounded(value_s: float | None) -> float | None:
-    return None if value_s is None else round(value_s, 6)
 
 
 def _extra(record: logging.LogRecord) -> Mapping[str, object]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Model, Policy, Tier
 from gateway.core.request import Request
+from gateway.core.request_state import RequestState
 from gateway.core.scheduling.explanation import PlacementExplanation
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.snapshot import Snapshot
@@ -111,6 +112,8 @@ class Sources:
     now: Callable[[], float]
     """The monotonic clock of the request path."""
     history: LastHour
+    under_way: Callable[[str], Sequence[RequestState]]
+    """Requests under way that clients know by an id."""
     usage: UsageLedger | None = None
     """The ledger; None if no usage is kept."""
     access_log_dropped: Callable[[], int] = int

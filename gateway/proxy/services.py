@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.policy import Model
 from gateway.core.request import Endpoint
-from gateway.core.results import Record
 from gateway.proxy.client_writer import ClientWriter
 from gateway.proxy.driver import Driver, Meter
 from gateway.proxy.keep_alive import KeepAlives
@@ -51,20 +49,14 @@ class MirrorService(Protocol):
         """Send a copy. Its answer is dropped. `name`: that of the model in `body`."""
 
 
-Log = Callable[[Record, str], None]
-
-
 class ExchangeServices:
     """Objects that all exchanges of a gateway share."""
 
-    def __init__(
-        self, driver: Driver, upstreams: Upstreams, meter: Meter, log: Log | None, mirror: MirrorService | None
-    ) -> None:
-        """`log`: called with the record and id of each request; None: no log. `mirror`: None: no copies are sent."""
+    def __init__(self, driver: Driver, upstreams: Upstreams, meter: Meter, mirror: MirrorService | None) -> None:
+        """`mirror`: None: no copies are sent."""
         self.driver = driver
         self.upstreams = upstreams
         self.meter = meter
-        self.log = log
         self.refusals = RefusalLog(driver.clock)
         self.mirror = mirror
         self.responses = StoredResponses(driver.restarts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -87,6 +88,21 @@ async def test_json_has_the_whole_record_and_no_text_of_the_prompt(rig: Rig) -> 
     assert record["attempts"][0]["status"] == 200
     assert record["attempts"][0]["opened_s"] <= record["attempts"][0]["sent_s"] <= record["attempts"][0]["ended_s"]
     assert "secret" not in result.stdout
+
+
+async def test_request_under_way_says_where_it_is_and_what_came_before(rig: Rig) -> None:
+    (replica,) = rig.emulator.replicas
+    replica.fault("pause")
+    headers = {"x-request-id": "slow-one"}
+    asking = asyncio.create_task(rig.client.post("/v1/chat/completions", json=ASK, headers=headers))
+    await replica.until(lambda found: found.received_total == 1)
+    lines = await rig.lines("slow-one")
+    assert re.fullmatch(r"slow-one, under way for [\d.]+ m?s: sent to r1, no token yet", lines["request"])
+    assert lines["decision"].startswith("no-objective")
+    assert lines["attempt"].startswith("to r1 (pool main) at 0 ms, under-way at ")
+    replica.fault(None)
+    assert (await asking).status_code == 200
+    assert (await rig.lines("slow-one"))["request"].startswith("slow-one, ok, ")
 
 
 async def test_unknown_id_exits_with_1_and_says_what_is_kept(rig: Rig) -> None:

@@ -37,6 +37,7 @@ READS = {
     "disbelieved",
     "is_open",
     "knows",
+    "under_way",
     "wake_at",
     "left",
     "exceeded",

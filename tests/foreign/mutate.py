@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from gateway.core.results import Outcome, Record
+from gateway.core.results import Outcome
 from gateway.observe.build_info import kind
+from gateway.observe.requests.row import RequestRow
 from tests.foreign.client import Answer, chunks, error_in, request, said_in_stream
 from tests.foreign.gateways import Gateways, Kind
 from tests.foreign.play import dialect_faults
@@ -213,11 +214,11 @@ async def faults(world: World, case: Case) -> list[str]:
     return found
 
 
-def _told(script: Script, answer: Answer, records: list[Record]) -> list[str]:
+def _told(script: Script, answer: Answer, records: list[RequestRow]) -> list[str]:
     """The violations after an error inside a stream: its client must not take the stream for complete."""
     if not answer.streamed or answer.status != 200:
         return []
-    record = max(records, key=lambda record: record.request.id)
+    record = max(records, key=lambda row: row.ended_at - row.e2e_s)
     if record.outcome is Outcome.OK:
         return []
     if error_in(answer.body) is None:
@@ -225,9 +226,9 @@ def _told(script: Script, answer: Answer, records: list[Record]) -> list[str]:
     return ["[DONE] after an error event"] if answer.body.endswith(DONE) else []
 
 
-def _overcounted(script: Script, records: list[Record]) -> list[str]:
+def _overcounted(script: Script, records: list[RequestRow]) -> list[str]:
     """Whether more tokens were counted than the request could cost."""
-    record = max(records, key=lambda record: record.request.id)
+    record = max(records, key=lambda row: row.ended_at - row.e2e_s)
     most = max(MAX_TOKENS * script.choices, len(script.data))
     right = 0 <= record.output_tokens <= most and 0 <= record.prompt_tokens <= MAX_PROMPT_TOKENS
     return [] if right else [f"accounted {record.prompt_tokens} and {record.output_tokens}"]

@@ -17,8 +17,9 @@ import gateway.admin_port
 from gateway.app import Gateway
 from gateway.core.policy import Policy
 from gateway.core.redundancy.ttft_quantiles import MIN_SAMPLES
-from gateway.core.results import Record
 from gateway.core.snapshot import ReplicaState
+from gateway.observe.requests.ring import Found
+from gateway.observe.requests.row import RequestRow
 from gateway.policy import load_text
 from gateway.proxy.client.client_connection import ClientConnection
 from gateway.settings import Settings
@@ -114,7 +115,7 @@ class World:
         self.replicas = Replicas(loop, PORTS)
         self.set_parts(sound)
         loop.connect = self.replicas.connect
-        self.records: list[Record] = []
+        self.records: list[RequestRow] = []
         app: Any = gateway.admin_port
         real, app.admin_app = app.admin_app, _no_admin
         chance = random.getstate()
@@ -124,10 +125,16 @@ class World:
         finally:
             app.admin_app = real
             random.setstate(chance)
-        self.gateway.handler.services.log = lambda record, _: self.records.append(record)
+        ring = self.gateway.records.ring
+        assert ring is not None
+        ring.readers.append(self._ended)
         self._state: Any = SimpleNamespace(connections=set())
         self._sweeping = loop.call_later(SWEEP_S, self._sweep)
         self._asked = 0
+
+    def _ended(self, one: Found) -> None:
+        if isinstance(one, RequestRow):
+            self.records.append(one)
 
     def set_parts(self, part: Part) -> None:
         """Every replica plays this script from now on."""

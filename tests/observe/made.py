@@ -236,5 +236,6 @@ SOURCES = Sources(
         Outcome.INVALID, Reason.CONTEXT_LENGTH, f"{request.prompt_exact} tokens for {request.tier.name}"
     ),
     now=lambda: 130.0,
+    under_way=lambda _: [],
     history=LastHour(Metrics(POLICY), lambda _: GatewayLoad(5.0), lambda _: SNAPSHOT),
 )

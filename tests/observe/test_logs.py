@@ -10,9 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.core.redundancy.request_quarantine import News
-from gateway.observe.logs import MAX_NEWS, DebugLog, configure_logging, log_quarantine
-
-from .made import OK, REFUSED
+from gateway.observe.logs import MAX_NEWS, configure_logging, log_quarantine
 
 FORGED = 'x"\n2025-01-01T00:00:00Z INFO gateway: forged \x1b[31m\u2028 a=b'
 
@@ -31,39 +29,29 @@ def restored() -> Iterator[None]:
 def logged(level: str, as_json: bool, request_id: str = "req-1") -> str:
     out = io.StringIO()
     configure_logging(level, as_json, out)
-    DebugLog().write(OK, request_id)
+    fields = {"request_id": request_id, "reason": None}
+    logging.getLogger("tailgate.refusals").info("ended", extra={"fields": fields})
     return out.getvalue()
 
 
-def test_json_log_line_has_the_facts_of_the_request() -> None:
-    line = json.loads(logged("debug", as_json=True))
-    assert line["logger"] == "tailgate.access"
-    assert line["request_id"] == "req-1"
-    assert (line["tenant"], line["tier"], line["model"]) == ("acme", "premium", "llama")
-    assert (line["pool"], line["replica"], line["outcome"], line["reason"]) == ("short", "r0", "ok", None)
-    assert (line["ttft_s"], line["e2e_s"], line["good"]) == (0.2, 3.0, True)
+def test_log_line_has_its_fields_as_json_or_as_readable_text() -> None:
+    line = json.loads(logged("info", as_json=True))
+    assert (line["level"], line["logger"], line["message"], line["request_id"]) == (
+        "info",
+        "tailgate.refusals",
+        "ended",
+        "req-1",
+    )
+    assert logged("info", as_json=False).endswith(" INFO tailgate.refusals: ended request_id=req-1 reason=-\n")
 
 
-def test_text_log_line_is_readable() -> None:
-    line = logged("debug", as_json=False)
-    assert " DEBUG tailgate.access: ok request_id=req-1 endpoint=/v1/chat/completions " in line
-    assert " reason=- " in line
-
-
-def test_log_line_of_a_refusal_says_why() -> None:
-    out = io.StringIO()
-    configure_logging("debug", True, out)
-    DebugLog().write(REFUSED, "req-2")
-    assert json.loads(out.getvalue())["reason"] == "queue-full"
-
-
-def test_the_access_log_is_silent_at_info() -> None:
-    assert logged("info", as_json=True) == ""
+def test_log_line_below_the_level_is_not_written() -> None:
+    assert logged("warning", as_json=True) == ""
 
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_request_id_cannot_forge_a_log_line(as_json: bool) -> None:
-    text = logged("debug", as_json, FORGED)
+    text = logged("info", as_json, FORGED)
     assert len(text.splitlines()) == 1
     assert "\x1b" not in text
     if as_json:

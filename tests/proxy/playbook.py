@@ -565,18 +565,12 @@ class Play:
         self.driver = LocalDriver(self.controller, self.meter, loop, loop.time)  # type: ignore[arg-type]
         self.upstreams = Upstreams(Oddities(self.meter, loop.time), loop.time)
         self.upstreams.configure(rules.pools.values())
-        self.logged: list[str] = []
-        services = ExchangeServices(
-            self.driver, self.upstreams, self.meter, lambda _, rid: self.logged.append(rid), None
-        )
+        services = ExchangeServices(self.driver, self.upstreams, self.meter, None)
         self.handler: RequestHandler = RequestHandler(rules, services, Catalog(), "127.0.0.1")
         self.limits = ConnectionLimits(**(LIMITS | limits))
         self.client: Wire = self.connect()
         self._seen: dict[int, int] = {}
         self._calls = 0
-
-    def _log(self, record: Record, request_id: str) -> None:
-        self.logged.append(request_id)
 
     def connect(self) -> Wire:
         """Another client, controlled by the test."""

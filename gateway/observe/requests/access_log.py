@@ -6,20 +6,18 @@ the process says so once.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import BinaryIO
 
 import orjson
 
 from gateway.observe.requests.document import document_of
 from gateway.observe.requests.ring import Found
+from gateway.observe.thread_writer import ThreadWriter
 
 log = logging.getLogger("tailgate")
 
@@ -87,8 +85,8 @@ class LineFile:
         self._file = self._opened()
 
 
-class AccessLog:
-    """Writes records (`write`) until it is closed. `run` must be running all the time."""
+class AccessLog(ThreadWriter[tuple[int, bytes]]):
+    """Writes records (`write`) until it is closed."""
 
     def __init__(self, path: Path, wall_s: Callable[[], float], max_bytes: int, files: int) -> None:
         """`path`: "-" is standard output. `files`: number of files kept. Raises AccessLogError."""
@@ -107,8 +105,7 @@ class AccessLog:
             except OSError as error:
                 said = f"the access log {path} cannot be written: {error.strerror}: give another by --access-log"
                 raise AccessLogError(said) from None
-        self._work: SimpleQueue[tuple[int, bytes] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._write_all, name="access log", daemon=True)
+        super().__init__("access log", FLUSH_S, CLOSE_S)
         self._thread.start()
 
     def write(self, one: Found) -> None:
@@ -130,38 +127,24 @@ class AccessLog:
         self._offered += len(lines)
         self._work.put((len(rows), lines))
 
-    async def run(self) -> None:
-        """Hand over the records of every `FLUSH_S` seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            self.flush()
-
-    async def aclose(self) -> None:
-        """Write all records so far, and end the thread."""
-        self.flush()
-        self._work.put(None)
-        await asyncio.to_thread(self._thread.join, CLOSE_S)
-
     # ---- in the thread
 
-    def _write_all(self) -> None:
-        while (work := self._work.get()) is not None:
-            count, lines = work
-            try:
-                self._write(lines)
-                self._is_failing = False
-            except OSError as error:
-                self.dropped += count
-                if not self._is_failing:
-                    log.error("the access log %s cannot be written, lines are dropped: %s", self.path, error.strerror)
-                self._is_failing = True
-            self._taken += len(lines)
+    def _write(self, work: tuple[int, bytes]) -> None:
+        count, lines = work
+        try:
+            if self._file is not None:
+                self._file.write(lines)
+            else:
+                sys.stdout.buffer.write(lines)
+                sys.stdout.buffer.flush()
+            self._is_failing = False
+        except OSError as error:
+            self.dropped += count
+            if not self._is_failing:
+                log.error("the access log %s cannot be written, lines are dropped: %s", self.path, error.strerror)
+            self._is_failing = True
+        self._taken += len(lines)
+
+    def _end(self) -> None:
         if self._file is not None:
             self._file.close()
-
-    def _write(self, lines: bytes) -> None:
-        if self._file is not None:
-            self._file.write(lines)
-        else:
-            sys.stdout.buffer.write(lines)
-            sys.stdout.buffer.flush()

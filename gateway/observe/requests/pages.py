@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -14,6 +13,8 @@ from gateway.core.results import Outcome, Reason
 from gateway.observe.requests.document import document_of
 from gateway.observe.requests.ring import Found, RequestRing
 from gateway.observe.requests.story import story
+from gateway.observe.requests.under_way import under_way_document
+from gateway.observe.sources import Sources
 from gateway.observe.state import document
 
 MAX_LISTED = 1000
@@ -47,9 +48,10 @@ class Filter:
         )
 
 
-def requests_router(ring: RequestRing | None, wall_s: Callable[[], float]) -> APIRouter:
-    """GET /admin/requests and /admin/requests/{id}. `ring`: None if no records are kept."""
+def requests_router(sources: Sources) -> APIRouter:
+    """GET /admin/requests and /admin/requests/{id}."""
     router = APIRouter()
+    ring, wall_s = sources.requests, sources.wall_s
 
     def kept() -> RequestRing:
         if ring is None:
@@ -76,11 +78,11 @@ def requests_router(ring: RequestRing | None, wall_s: Callable[[], float]) -> AP
 
     @router.get("/admin/requests/{request_id}")
     async def one(request_id: str) -> Response:
-        records = kept()
-        found = records.find(request_id)
-        if not found:
-            raise HTTPException(404, _unknown(request_id, records, wall_s()))
-        told = [document_of(each, wall_s()) for each in found]
+        told = [under_way_document(live, sources.now(), wall_s()) for live in sources.under_way(request_id)]
+        if ring is not None or not told:
+            told += [document_of(each, wall_s()) for each in kept().find(request_id)]
+        if not told:
+            raise HTTPException(404, _unknown(request_id, kept(), wall_s()))
         return answer({"requests": [{**each, "story": story(each)} for each in told]})
 
     return router
@@ -92,6 +94,6 @@ def _unknown(request_id: str, ring: RequestRing, wall_s: float) -> str:
     if oldest is not None:
         since = f"the oldest of them ended at {datetime.fromtimestamp(wall_s + oldest, UTC):%Y-%m-%d %H:%M:%SZ}"
     return (
-        f"no record of {request_id!r:.140} among {len(ring)} of this process, {since}; the request may be older, "
-        "still under way, or another gateway's"
+        f"no record of {request_id!r:.140} among {len(ring)} of this process, {since}; the request may be older, or "
+        "another gateway's"
     )

@@ -44,6 +44,8 @@ def _early(one: Document) -> list[tuple[str, str]]:
 
 
 def _headline(one: Document) -> str:
+    if one["ended"] is None:
+        return f"{one['request_id']}, under way for {_time(one['e2e_s'])}: {one['state']}"
     verdict = "good" if one["good"] else "not good"
     outcome = one["outcome"] if one["reason"] is None else f"{one['outcome']} ({one['reason']})"
     return f"{one['request_id']}, {outcome}, {verdict}, ended {one['ended']}"
@@ -61,6 +63,8 @@ def _who(one: Document) -> str:
 
 def _why(one: Document) -> str:
     """The error, or the objectives that a late answer missed."""
+    if one["ended"] is None:
+        return "not over yet: times are those so far"
     if one["reason"] is not None:
         row = ROWS[Reason(one["reason"])]
         retry = "" if one["retry_after_s"] is None else f" Told to retry after {_time(one['retry_after_s'])}."

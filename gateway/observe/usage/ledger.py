@@ -6,18 +6,16 @@ A process that is killed loses half a second.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 
 from gateway.core.history import EarlyRefusal
 from gateway.core.results import Reason
 from gateway.observe.metrics.metrics import early_outcome
 from gateway.observe.requests.ring import Found, ended_at
+from gateway.observe.thread_writer import ThreadWriter
 from gateway.observe.usage.database import Cell, UsageDatabase, merged
 from gateway.observe.usage.metering import REFUSED, Sums, meter
 
@@ -28,8 +26,12 @@ HOUR_S = 3600.0
 CLOSE_S = 10.0
 
 
-class UsageLedger:
-    """Adds requests (`add`) until it is closed. `run` must be running all the time."""
+Totals = tuple[dict[Cell, Sums], dict[tuple[int, str], float]]
+"""Sums of requests, and seconds of replicas by hour and pool."""
+
+
+class UsageLedger(ThreadWriter[Totals]):
+    """Adds requests (`add`) until it is closed."""
 
     def __init__(
         self, path: Path, wall_s: Callable[[], float], clock: Callable[[], float], serving: Callable[[], dict[str, int]]
@@ -52,8 +54,7 @@ class UsageLedger:
         self._late: dict[Cell, Sums] = {}
         """Sums that the thread could not write yet."""
         self._late_fleet: dict[tuple[int, str], float] = {}
-        self._work: SimpleQueue[tuple[dict[Cell, Sums], dict[tuple[int, str], float]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._write_all, name="usage", daemon=True)
+        super().__init__("usage", FLUSH_S, CLOSE_S)
         self._thread.start()
 
     def add(self, one: Found) -> None:
@@ -89,36 +90,25 @@ class UsageLedger:
         for pool, replicas in self._serving().items():
             self._replica_s[hour, pool] = self._replica_s.get((hour, pool), 0.0) + replicas * passed_s
 
-    async def run(self) -> None:
-        """Write the sums of every `FLUSH_S` seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            self.flush()
-
-    async def aclose(self) -> None:
-        """Write all sums, and end the thread."""
-        self.flush()
-        self._work.put(None)
-        await asyncio.to_thread(self._thread.join, CLOSE_S)
-
     # ---- in the thread
 
-    def _write_all(self) -> None:
-        while (work := self._work.get()) is not None:
-            sums, fleet = work
-            merged(self._late, sums.items())
-            for where, replica_s in fleet.items():
-                self._late_fleet[where] = self._late_fleet.get(where, 0.0) + replica_s
-            try:
-                self._database.add(self._late, self._late_fleet)
-            except sqlite3.Error as error:
-                if not self.error:
-                    log.error("usage is kept in memory, because %s cannot be written: %s", self.path, error)
-                self.error = str(error)
-            else:
-                if self.error:
-                    log.info("usage is written to %s again, nothing was lost", self.path)
-                self.error, self._late, self._late_fleet = "", {}, {}
+    def _write(self, work: Totals) -> None:
+        sums, fleet = work
+        merged(self._late, sums.items())
+        for where, replica_s in fleet.items():
+            self._late_fleet[where] = self._late_fleet.get(where, 0.0) + replica_s
+        try:
+            self._database.add(self._late, self._late_fleet)
+        except sqlite3.Error as error:
+            if not self.error:
+                log.error("usage is kept in memory, because %s cannot be written: %s", self.path, error)
+            self.error = str(error)
+        else:
+            if self.error:
+                log.info("usage is written to %s again, nothing was lost", self.path)
+            self.error, self._late, self._late_fleet = "", {}, {}
+
+    def _end(self) -> None:
         if self._late:
             log.error("usage of %d kinds of requests is lost: %s cannot be written", len(self._late), self.path)
         self._database.close()

@@ -190,8 +190,6 @@ class Exchange(AnswerForwarder):
             model = self.request.asked_model or self.request.model.name
             prompt_bytes = self.request.prompt_bytes
             self._services.pictures.learn(model, self._picture_tokens, prompt_bytes, record.prompt_tokens)
-        if self._services.log is not None:
-            self._services.log(record, self.request_id)
         self._services.refusals.ended(self.request_id, record, self._refusal)
 
     # ---- from the attempts

@@ -1,0 +1,74 @@
+"""The document of a request under way: the same fields as of one that is over, as far as they are known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.history import AttemptHistory
+from gateway.core.request_state import Attempt, RequestState
+from gateway.core.results import Outcome, Record
+from gateway.core.scheduling.histories import history_of
+from gateway.observe.requests.document import document_of
+from gateway.observe.requests.row import RequestRow
+
+UNDER_WAY: Final = "under-way"
+"""Its outcome, and the end of attempts that have not ended."""
+
+
+def under_way_document(live: RequestState, now: float, wall_s: float) -> dict[str, object]:
+    """The document. Its latencies are those so far. `wall_s`: Unix time at the zero of the monotonic clock, as `now`
+    is.
+    """
+    told = document_of(RequestRow(_record(live, now)), wall_s)
+    return {**told, "ended": None, "outcome": UNDER_WAY, "good": None, "missed": [], "state": _state(live)}
+
+
+def _record(live: RequestState, now: float) -> Record:
+    """The record that it would have if it was answered now."""
+    started, replica = live.request.body_at, live.replica
+    history = history_of(live)
+    history.attempts = [*history.attempts, *(_attempt(each, now) for each in live.open)]
+    return Record(
+        request=live.request,
+        outcome=Outcome.OK,
+        why=None,
+        pool=None if live.pool is None else live.pool.spec.name,
+        replica=None if replica is None else replica.spec.name,
+        queue_s=(now if live.dispatched_at is None else live.dispatched_at) - started,
+        ttft_s=None if live.first_at is None else live.first_at - started,
+        tpot_s=None,
+        e2e_s=now - started,
+        prompt_tokens=live.prompt_tokens,
+        output_tokens=live.output_tokens,
+        tokens_exact=False,
+        good=False,
+        attempts=live.attempts,
+        breach=None if live.forecast is None else live.forecast.breach,
+        degraded=live.degraded,
+        hedged=live.hedged,
+        waited=live.waited,
+        history=history,
+    )
+
+
+def _attempt(attempt: Attempt, now: float) -> AttemptHistory:
+    told = AttemptHistory(
+        attempt.replica.pool.spec.name, attempt.replica.spec.name, attempt.hedge, UNDER_WAY, attempt.opened_at, now
+    )
+    told.id, told.sent_at, told.first_at = attempt.id, attempt.sent_at, attempt.first_at
+    if attempt.prediction is not None:
+        told.expected_ttft_s = attempt.prediction.ttft_s
+    return told
+
+
+def _state(live: RequestState) -> str:
+    """The event that it waits for, in words."""
+    if live.held_by is not None:
+        return f"on hold, until pool {live.held_by.spec.name} has a replica"
+    if live.waiting:
+        return "waiting in the queue of its pool"
+    if live.committed is not None:
+        return f"answered by {live.committed.replica.spec.name}"
+    if live.open:
+        return f"sent to {' and '.join(each.replica.spec.name for each in live.open)}, no token yet"
+    return "between two attempts"
