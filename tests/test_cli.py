@@ -93,7 +93,8 @@ class TestCheck:
         lines = result.stdout.splitlines()
         assert lines[1:] == [
             f"{broken}:5: models.llama.alaises: unknown field: did you mean aliases?",
-            f"{broken}:9: pools.short.slots: four is not a number of slots: write a whole number from 1, or auto",
+            f"{broken}:9: pools.short.slots: four is not a number of slots: "
+            "write a whole number from 1, auto, or {max: 8, strict: true}",
             f"{broken}: 2 errors",
         ]
 

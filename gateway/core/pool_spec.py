@@ -263,6 +263,8 @@ class PoolSpec:
     engine: EngineKind = EngineKind.VLLM
     max_prompt_tokens: int | None = None
     slots: int | None = None
+    strict_slots: bool = False
+    """Whether gateways divide the slots of a replica among them."""
     queue_limit: int = 256
     """Number of requests that may wait for a slot."""
     queue_bytes: int = 256 * 1024 * 1024

@@ -98,6 +98,8 @@ class GatewayLoad:
     """Seconds (> 0) until the gateway tells again. It is forgotten once it has been silent for three times this."""
     replicas: tuple[ReplicaLoad, ...] = ()
     pools: tuple[PoolLoad, ...] = ()
+    ejected: tuple[tuple[str, str], ...] = ()
+    """Replicas that the gateway has ejected, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,8 @@ class HealthView:
     """Share (0-1) of the slots that slow start allows."""
     ejections: tuple[tuple[str, int], ...] = ()
     """Number of ejections by reason."""
+    elsewhere: tuple[str, ...] = ()
+    """Reasons for which other gateways have ejected it."""
     error: str = ""
     """Its latest error in words, of a request or a check; empty if there was none."""
     error_count: int = 0

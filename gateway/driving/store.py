@@ -43,7 +43,9 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 _Replica = tuple[str, _Count, _Count, _Count, _Count, _Amount, _Amount]
 _Pool = tuple[str, tuple[tuple[str, _Count], ...], tuple[tuple[int, _Count], ...]]
-_Value = tuple[int, int, Annotated[float, msgspec.Meta(gt=0.0, le=KEEP_S)], tuple[_Replica, ...], tuple[_Pool, ...]]
+_Ejected = tuple[tuple[str, str], ...]
+_Interval = Annotated[float, msgspec.Meta(gt=0.0, le=KEEP_S)]
+_Value = tuple[int, int, _Interval, tuple[_Replica, ...], tuple[_Pool, ...], _Ejected]
 """The value of a field: version of the form, number of the round, interval, and the fields of all loads in their order.
 Dataclasses are not given to msgspec, because compiled ones keep only some annotations.
 """
@@ -76,19 +78,19 @@ def load_to_bytes(load: GatewayLoad, number: int) -> bytes:
         for each in load.replicas
     ]
     pools = [(each.name, each.by_tier, each.waiting) for each in load.pools]
-    return msgspec.json.encode([VERSION, number, load.interval_s, replicas, pools])
+    return msgspec.json.encode([VERSION, number, load.interval_s, replicas, pools, load.ejected])
 
 
 def load_from_bytes(value: bytes) -> tuple[int, GatewayLoad]:
     """(number of the round, load). Raises StoreError for what no gateway of this version has written."""
     try:
-        version, number, interval_s, replicas, pools = msgspec.json.decode(value, type=_Value)
+        version, number, interval_s, replicas, pools, ejected = msgspec.json.decode(value, type=_Value)
     except msgspec.MsgspecError as error:
         raise StoreError(f"a value cannot be read: {error}") from None
     if version != VERSION:
         raise StoreError(f"a value has version {version}, this gateway reads {VERSION}")
     of_replicas = tuple([ReplicaLoad(*each) for each in replicas])
-    return number, GatewayLoad(interval_s, of_replicas, tuple([PoolLoad(*each) for each in pools]))
+    return number, GatewayLoad(interval_s, of_replicas, tuple([PoolLoad(*each) for each in pools]), ejected)
 
 
 class Store:

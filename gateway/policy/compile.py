@@ -29,6 +29,7 @@ from gateway.policy.sections.tiers import (
     TierSection,
     TierTimeouts,
 )
+from gateway.policy.sections.values import StrictSlots
 
 _CAPS = rules.Caps()
 
@@ -97,7 +98,8 @@ def _pool(name: str, section: PoolSection, longest_s: float, folder: Path) -> po
         ),
         engine=pool_spec.EngineKind(section.engine),
         max_prompt_tokens=section.max_prompt_tokens,
-        slots=section.slots,
+        slots=section.slots.max if isinstance(section.slots, StrictSlots) else section.slots,
+        strict_slots=isinstance(section.slots, StrictSlots),
         queue_limit=_queue_limit(section.queue, longest_s),
         queue_bytes=section.queue.bytes,
         hold=_hold(section.hold) if section.hold else None,

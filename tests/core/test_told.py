@@ -14,11 +14,13 @@ from gateway.core.estimators.latency_model import LatencyModel
 from gateway.core.forecast.wait import drain_per_s, own_drain_per_s
 from gateway.core.offer import Offer
 from gateway.core.sample import NO_LOAD, GatewayLoad, PoolLoad, ReplicaLoad, Sample
+from gateway.core.snapshot import ReplicaState
 from tests.effort import examples
 
 from .drivers import POOLS, TIERS
 from .made import STEADY, a_request, policy, pool, tier
 from .playbook import Story, dispatch, play
+from .steady import Traffic, fleet, state
 from .test_any_driver import AnyDriver
 
 INTERVAL_S = 0.1
@@ -48,6 +50,40 @@ def test_a_silent_gateway_is_forgotten_after_three_intervals() -> None:
     hears(story, "b", ReplicaLoad("r1", 2)).arrives("x").at(0.29).expect()
     story.at(0.31).expect(dispatch("r1", of="x"))
     assert story.controller.state.others.next_at() == float("inf")
+
+
+def test_an_ejection_by_another_gateway_is_shown_and_makes_an_own_one_sooner() -> None:
+    ejected_at = []
+    for told in ((), (("r3", "slow-ttft"),)):
+        story = play(fleet(6))
+        traffic = Traffic(story, per_s=30.0)
+        traffic.until(20.0)
+        traffic.times["r3"] = 3.0
+        while state(story, "r3") is not ReplicaState.EJECTED:
+            story.hears("b", GatewayLoad(1.0, ejected=told))
+            assert story.replica("r3").health.elsewhere == tuple(reason for _, reason in told)
+            traffic.until(story.now + 1.0)
+        ejected_at.append(story.now)
+    alone, told_at = ejected_at
+    assert told_at <= alone - 2.0
+    assert story.controller.load(1.0, story.now).ejected == (("r3", "slow-ttft"),)
+    story.hears("b", GatewayLoad(1.0))
+    assert story.replica("r3").health.elsewhere == ()
+    assert state(story, "r2") is ReplicaState.UP
+
+
+def test_strict_slots_are_divided_among_gateways() -> None:
+    strict = pool("p", "r1", slots=5, strict_slots=True)
+    story = play(policy(strict)).shares(2)
+    story.arrives("a").expect(dispatch("r1")).arrives("b").expect(dispatch("r1")).arrives("c").expect()
+    hears(story, "b", ReplicaLoad("r1", 2)).expect()
+    story.shares(1).expect(dispatch("r1", of="c"))
+    assert story.replica("r1").slots == 5
+    story.arrives("d").expect()
+    hears(story, "b", ReplicaLoad("r1", 1)).expect(dispatch("r1", of="d"))
+    story.configured(policy(strict, pool("q", "r2", slots=5, strict_slots=True))).shares(3)
+    story.configured(policy(strict, pool("z", "r3", slots=5, strict_slots=True)))
+    assert [story.replica(name).slots for name in ("r1", "r3")] == [2, 1]
 
 
 def test_loads_of_several_gateways_add_up() -> None:

@@ -571,7 +571,8 @@ CASES = {
     "slots of none": (
         "    slots: 8",
         "    slots: 0",
-        "p.yaml:13: pools.short.slots: 0 is not a number of slots: write a whole number from 1, or auto",
+        "p.yaml:13: pools.short.slots: 0 is not a number of slots: "
+        "write a whole number from 1, auto, or {max: 8, strict: true}",
     ),
     "number too small": (
         "    slots: 8",

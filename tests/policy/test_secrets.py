@@ -37,7 +37,8 @@ def test_policy_error_does_not_show_a_value_from_the_environment(old: str, new: 
 
 def test_policy_error_names_the_environment_variable_of_a_bad_value() -> None:
     assert errors_of(changed("slots: 8", "slots: ${X}"), {"X": CANARY}) == [
-        "p.yaml:13: pools.short.slots: ${X} is not a number of slots: write a whole number from 1, or auto"
+        "p.yaml:13: pools.short.slots: ${X} is not a number of slots: "
+        "write a whole number from 1, auto, or {max: 8, strict: true}"
     ]
 
 

@@ -23,7 +23,9 @@ from .raw import chat
 from .state import queued
 from .waiting import until
 
-LOAD = GatewayLoad(0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.25),), (PoolLoad("p", (("std", 1),), ((0, 2),)),))
+LOAD = GatewayLoad(
+    0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.25),), (PoolLoad("p", (("std", 1),), ((0, 2),)),), (("r2", "stalled"),)
+)
 FAULTS = ("killed", "frozen", "wrong type", "no rights")
 
 
@@ -153,8 +155,8 @@ async def test_a_value_that_no_gateway_wrote_is_logged_once_and_ignored(
     gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = await emulator(replicas=1)
-    await store.tell("HSET", KEY, "stranger", '[1, 7, 0.1, [["r", -5, 0, 0, 0, 0, 0]], []]')
-    await store.tell("HSET", KEY, "newer", "[9, 1, 0.1, [], []]")
+    await store.tell("HSET", KEY, "stranger", '[1, 7, 0.1, [["r", -5, 0, 0, 0, 0, 0]], [], []]')
+    await store.tell("HSET", KEY, "newer", "[9, 1, 0.1, [], [], []]")
     one, _ = await pair(gateway, rules(*fleet.urls), store.url)
     assert view(one).gateways == 1
     ignored = [record.getMessage() for record in caplog.records if "is ignored" in record.getMessage()]

@@ -40,6 +40,8 @@ class BoundedSlots(Slots[R]):
         self.pressed_at = -math.inf
         """Time when a request was last queued, or exceeded the learned slots."""
         self.request_tokens = REQUEST_TOKENS  # price of a request in flight
+        self.gateways = 1
+        """Gateways that share the replicas, this one included."""
         self._slots = 0
         self._reserved: dict[str, int] = {}
         self._worst = 0
@@ -79,7 +81,11 @@ class BoundedSlots(Slots[R]):
             case ReplicaState.PROBING:
                 return 1
             case _:
-                return NO_MAX if self.spec.slots is None else self.spec.slots
+                if self.spec.slots is None:
+                    return NO_MAX
+                if not self.spec.strict_slots:
+                    return self.spec.slots
+                return min(self.spec.slots, max(1, self.spec.slots // self.gateways) + replica.others.in_flight)
 
     def _slots_of(self, replica: R) -> int:
         """Slots of a replica by configured and learned bounds."""

@@ -23,6 +23,7 @@ class Fleet:
     """Pools by name. The state of a pool or replica outlives a reload that keeps its name."""
 
     def __init__(self, policy: Policy) -> None:
+        self._gateways = 1
         self._pools: dict[str, Pool] = {}
         """Time for which `cool` is planned."""
         self.configure(policy)
@@ -45,7 +46,18 @@ class Fleet:
             self._pools[name] = pool
         for gone in old.values():
             gone.configure(replace(gone.spec, replicas=()))
+        self.share(self._gateways, now)
         return list(old.values())
+
+    def share(self, gateways: int, now: float) -> list[Pool]:
+        """As many gateways divide strict slots. Returns the pools whose slots may have changed."""
+        self._gateways = gateways
+        changed = [pool for pool in self._pools.values() if pool.gateways != gateways and pool.spec.strict_slots]
+        for pool in self._pools.values():
+            pool.gateways = gateways
+        for pool in changed:
+            pool.refresh(now)
+        return changed
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())

@@ -21,11 +21,12 @@ SILENT_INTERVALS: Final = 3.0
 class OtherGateway:
     """The latest load of one gateway. `until`: time at which it is forgotten."""
 
-    __slots__ = ("pools", "replicas", "until")
+    __slots__ = ("ejected", "pools", "replicas", "until")
 
     def __init__(self, load: GatewayLoad, until: float) -> None:
         self.replicas = {each.name: each for each in load.replicas}
         self.pools = {each.name: each for each in load.pools}
+        self.ejected = dict(load.ejected)
         self.until = until
 
 
@@ -68,10 +69,18 @@ class OtherGateways:
             replica = self._fleet.replica(name)
             if replica is not None and self._sum_replica(replica, now):
                 pools[replica.pool] = None
+        for name in dict.fromkeys(name for source in touched for name in source.ejected):
+            ejected = self._fleet.replica(name)
+            if ejected is not None:
+                reasons = [source.ejected[name] for source in self._sources.values() if name in source.ejected]
+                ejected.health.elsewhere = tuple(dict.fromkeys(reasons))
+        for pool in pools:
+            if pool.spec.strict_slots:
+                pool.refresh(now)
         for name in dict.fromkeys(name for source in touched for name in source.pools):
-            pool = self._fleet.pool(name)
-            if pool is not None and self._sum_pool(pool):
-                pools[pool] = None
+            found = self._fleet.pool(name)
+            if found is not None and self._sum_pool(found):
+                pools[found] = None
         return list(pools)
 
     def _sum_replica(self, replica: Replica, now: float) -> bool:

@@ -173,7 +173,13 @@ class Inspector:
             waiting = tuple(pool.queue.counts().items())
             if under_way or waiting:
                 pools.append(PoolLoad(pool.spec.name, under_way, waiting))
-        return GatewayLoad(interval_s, tuple(replicas), tuple(pools))
+        ejected = [
+            (name, replica.health.out.value)
+            for pool in self.state.fleet
+            for name, replica in pool.replicas.items()
+            if replica.health.out is not None
+        ]
+        return GatewayLoad(interval_s, tuple(replicas), tuple(pools), tuple(ejected))
 
     def memory(self, now: float) -> dict[str, object]:
         """Learned facts for the `recall` of a successor, as plain data, but `replicas`: see `memory_of`. The lists are

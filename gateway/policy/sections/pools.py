@@ -203,7 +203,8 @@ class PoolSection(Section):
     slots: Slots = field(
         None,
         "auto",
-        "Requests that one replica serves at once: at most the engine's max_num_seqs. `auto` learns it.",
+        "Requests that one replica serves at once: at most the engine's max_num_seqs. `auto` learns it. "
+        "`{max: 8, strict: true}`: gateways that share a store divide them, for engines that break beyond.",
     )
     queue: QueueSection = nested(QueueSection(), "Requests that wait for a slot.")
     hold: HoldSection | None = optional("Requests wait here while the pool has no replica; else they get 503.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
@@ -210,12 +211,25 @@ def _http_path(text: str) -> str:
     return text
 
 
-def _slots(value: object) -> int | None:
+@dataclass(frozen=True, slots=True)
+class StrictSlots:
+    """Slots of a replica that gateways divide among them."""
+
+    max: int
+
+    def __str__(self) -> str:
+        return f"{self.max}, strict"
+
+
+def _slots(value: object) -> int | StrictSlots | None:
     if value == "auto":
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000:
-        return value
-    raise ValueError("{value} is not a number of slots: write a whole number from 1, or auto")
+    count, strict = value, False
+    if isinstance(value, dict) and value.keys() == {"max", "strict"} and isinstance(value["strict"], bool):
+        count, strict = value["max"], value["strict"]
+    if isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= 1_000_000:
+        return StrictSlots(count) if strict else count
+    raise ValueError("{value} is not a number of slots: write a whole number from 1, auto, or {max: 8, strict: true}")
 
 
 def _default_tokens(value: object) -> int:
@@ -277,9 +291,22 @@ WebUrl = Annotated[str, AfterValidator(_web_url), _text(r"https?://\S+", "http:/
 PathPrefix = Annotated[str, AfterValidator(_path_prefix), _text(rf"(?!.*/v1(/|$)){PREFIX}", "/llama")]
 HttpPath = Annotated[str, AfterValidator(_http_path), _text(r"/\S*", "/health")]
 Slots = Annotated[
-    int | None,
+    int | StrictSlots | None,
     BeforeValidator(_slots),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"const": "auto"},
+                {
+                    "type": "object",
+                    "properties": {"max": {"type": "integer", "minimum": 1}, "strict": {"type": "boolean"}},
+                    "required": ["max", "strict"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
 ]
 DefaultTokens = Annotated[
     int,

@@ -86,6 +86,7 @@ class ReplicaHealth:
         "deaths",
         "doubted",
         "ejections",
+        "elsewhere",
         "error",
         "itl",
         "lately",
@@ -123,6 +124,8 @@ class ReplicaHealth:
         self.silence = Silence()
         self.out: EjectionReason | None = None
         """Set while it is ejected."""
+        self.elsewhere: tuple[str, ...] = ()
+        """Reasons for which other gateways have ejected it."""
         self.out_at = 0.0
         self.until = 0.0
         self.probe_at = 0.0
@@ -306,6 +309,7 @@ class ReplicaHealth:
             itl_z=self.itl.z,
             share=share,
             ejections=tuple((out.value, n) for out, n in self.ejections.items()),
+            elsewhere=self.elsewhere,
             error=self.error.text,
             error_count=self.error.count,
             error_age_s=now - self.error.at if self.error.count else None,

@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.core.estimators.severity import MAX_Z, MIN_SAMPLES, WINDOW_S
 from gateway.core.fleet.health.evidence import EjectionReason, Observation, fails
-from gateway.core.fleet.judging.terms import PROBES, PROOF, STRIKES, places
+from gateway.core.fleet.judging.terms import PROBES, PROOF, are_enough, places
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.pool_spec import Ejection, Health
 from gateway.core.request import Request
@@ -171,7 +171,8 @@ class AnswerJudge:
                 if answers.window >= MIN_SAMPLES and now - answers.began_at >= WINDOW_S:
                     struck = _stands_out(answers.window_odd, answers.window, *self._rest(replica))
                     answers.begin(struck, now)
-                    if answers.strikes >= STRIKES and self._is_general(answers.odd_by, now):
+                    enough = are_enough(answers.strikes, EjectionReason.ODD_ANSWERS, own)
+                    if enough and self._is_general(answers.odd_by, now):
                         found.append(replica)
         found.sort(key=_odd_share, reverse=True)
         for replica in found[: max(0, places(replicas, ejection))]:

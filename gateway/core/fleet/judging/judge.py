@@ -27,6 +27,8 @@ has a larger share of them, and attracts requests, because it answers at once.
     time is up, latest and mean probe were good             back, by slow start
     time is not up, four good probes in a row               back, by slow start; eight after the second ejection, ...
 
+One strike is enough where another gateway has ejected the replica for the same reason.
+
 Two tenants, so that nobody takes replicas from others; one is enough where no other tenant came for five minutes.
 
 Silence is that of streams, or of the engine's own count of tokens. An unstreamed answer shows nothing until it is

@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.core.estimators.severity import CLIP, MAX_Z, MIN_SAMPLES, TYPICAL
 from gateway.core.fleet.health.evidence import EjectionReason
-from gateway.core.fleet.judging.terms import PROBES, PROOF, STRIKES, places
+from gateway.core.fleet.judging.terms import PROBES, PROOF, are_enough, places
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.pool_spec import Ejection
 from gateway.core.snapshot import ReplicaState
@@ -43,7 +43,7 @@ def judge_latency(
         elif one.is_peer and len(peers) >= MIN_PEERS and one.score.ends(one.samples, bound, now):
             is_slow = one.score.excess > bound and one.score.z > MAX_Z
             one.score.strikes = one.score.strikes + 1 if is_slow else 0
-            if one.score.strikes >= STRIKES:
+            if are_enough(one.score.strikes, kind, own):
                 slow.append(one)
     slow.sort(key=_excess, reverse=True)
     for one in slow[: max(0, places(replicas, ejection))]:

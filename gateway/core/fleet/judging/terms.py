@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.core.fleet.health.replica_health import CAPPED
+from gateway.core.fleet.health.evidence import EjectionReason
+from gateway.core.fleet.health.replica_health import CAPPED, ReplicaHealth
 from gateway.core.fleet.replica import BaseReplica
 from gateway.core.pool_spec import Ejection
 
 STRIKES: Final = 3
 """Windows in a row in which a replica has to stand out."""
+TOLD_STRIKES: Final = 1
+"""As many are enough if another gateway has ejected the replica for the same reason."""
 PROBES: Final = 2.0
 """Total weight, or number, of probes needed to decide whether a replica is still an outlier."""
 PROOF: Final = 2.0
@@ -19,6 +22,11 @@ ejections.
 """
 SMALL_SHARE: Final = 0.25
 """This share of a pool, but at most two replicas and at least one, may be ejected even if `max_share` allows fewer."""
+
+
+def are_enough(strikes: int, reason: EjectionReason, own: ReplicaHealth) -> bool:
+    """Whether a replica has stood out often enough to be ejected."""
+    return strikes >= (TOLD_STRIKES if reason.value in own.elsewhere else STRIKES)
 
 
 def places(replicas: Sequence[BaseReplica], ejection: Ejection) -> int:
