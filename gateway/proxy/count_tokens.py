@@ -107,7 +107,7 @@ class CountingEndpoint:
         self._told = told
         self._pictures = pictures
         self._asked: Counter[str] = Counter()
-        self._limits = Tenants()
+        self._limits = Tenants(has_quotas=False)
         self._ids = 0
         self.ask_engine = ask_engine
 

@@ -80,6 +80,13 @@ async def test_counts_have_the_limits_of_requests_and_use_up_none_of_them(
     assert (await client.ask(chat())).reason == "limit-requests"
 
 
+async def test_counts_use_up_no_quota(gateway: GatewayFactory, capture: Capture, connect: Connect) -> None:
+    gw = await gateway(rules(capture.url, tier="limits: {requests: 2/day}"))
+    client = await connect(gw.url)
+    for _ in range(3):
+        assert (await client.ask(count())).status == 200
+
+
 async def test_engine_is_asked_for_a_few_counts_of_one_tenant_at_a_time(
     gateway: GatewayFactory, capture: Capture, connect: Connect
 ) -> None:

@@ -71,9 +71,9 @@ class TenantUse:
         self.served = -math.inf
         """Logarithm of the tokens served lately, with forgetting (see `serve`)."""
 
-    def configure(self, limits: Limits, share: float, windows: Windows, now: float) -> None:
+    def configure(self, limits: Limits, share: float, windows: Windows | None, now: float) -> None:
         """Apply `limits`, or the share (0-1) of them that this gateway has. Use so far stays counted, that of quotas as
-        long as their window lasts.
+        long as their window lasts. `windows`: None: quotas do not apply.
         """
         had_concurrency = self.concurrency is not None
         self.concurrency = _bucket(self.concurrency, limits.concurrency, 0.0, share, now)
@@ -84,6 +84,8 @@ class TenantUse:
         per_min = limits.tokens_per_min
         self.tokens = _bucket(self.tokens, per_min, per_min, share, now)
         quotas, self.quotas = self.quotas, {}
+        if windows is None:
+            return
         for quota in limits.quotas:
             window = windows.get(quota.period)
             bucket = quotas.get(quota.limit)
@@ -222,11 +224,12 @@ def counts_tokens(limit: LimitKind) -> bool:
 class Tenants:
     """Use of limits by tenant and tier."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_quotas: bool = True) -> None:
+        """`has_quotas`: whether the quotas of tiers apply, or only their other limits."""
         self._uses: dict[tuple[str, str], TenantUse] = {}
         self._share = 1.0
         """This gateway's part of limits without a lease."""
-        self._windows: dict[str, QuotaWindow] = {}
+        self._windows: dict[str, QuotaWindow] | None = {} if has_quotas else None
 
     def of(self, tenant: str, tier: Tier, now: float) -> TenantUse:
         """The use of one tenant in one tier; created at its first request."""
@@ -261,10 +264,11 @@ class Tenants:
 
     def open_windows(self, windows: Sequence[QuotaWindow], tiers: Mapping[str, Tier], now: float) -> None:
         """Begin these days and months: nothing of their quotas is used. Windows that are open already go on."""
+        known = self._windows
+        assert known is not None
         for window in windows:
-            known = self._windows.get(window.period)
-            if known is None or known.name != window.name:
-                self._windows[window.period] = window
+            if window.period not in known or known[window.period].name != window.name:
+                known[window.period] = window
         self.configure(tiers, now)
 
     def memory(self) -> list[list[object]]:
