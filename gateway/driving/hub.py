@@ -54,7 +54,7 @@ class RelayHub(RelayOwner):
         self._at_limit: set[tuple[str, str]] = set()
         """Tenants at their concurrency limit, by (tenant, tier)."""
         self._limited: set[tuple[str, str]] = set()
-        """Tenants that relays were told to refuse, since their last leases."""
+        """Tenants that relays were told to refuse, since their last leases or the last policy."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self, number: int, sock: socket.socket) -> None:
@@ -79,6 +79,7 @@ class RelayHub(RelayOwner):
         for link in self.links.values():
             link.configure(policy)
             self._tell_policy(link)
+        self._lift(self._limited)  # it may allow more
 
     def _tell_policy(self, link: RelayLink) -> None:
         link.tell((frames.POLICY, policy_to_bytes(self._policy), self._metrics.itl_edges))
@@ -123,6 +124,8 @@ class RelayHub(RelayOwner):
         wait_s = exceeded.wait_s
         if wait_s == math.inf:
             return  # no request of this size ever fits; a smaller one may
+        if exceeded.why is Reason.LIMIT_QUOTA:
+            return  # the next day is far, and tokens that a request has reserved may be back long before
         self._limited.add(key)
         if exceeded.why is Reason.LIMIT_CONCURRENCY:
             self._at_limit.add(key)
@@ -131,11 +134,14 @@ class RelayHub(RelayOwner):
 
     def leased(self, leases: Sequence[LimitLease]) -> None:
         """Limits have new leases, so that relays cannot know which requests exceed them."""
-        for key in {(lease.tenant, lease.tier) for lease in leases}:
-            if key in self._limited:
-                self._limited.discard(key)
-                self._at_limit.discard(key)
-                self._tell_all((frames.LIMITED, *key, Reason.LIMIT_REQUESTS.value, 0.0))
+        self._lift({(lease.tenant, lease.tier) for lease in leases} & self._limited)
+
+    def _lift(self, keys: set[tuple[str, str]]) -> None:
+        """Relays ask again about requests of these tenants."""
+        for key in keys:
+            self._tell_all((frames.LIMITED, *key, Reason.LIMIT_REQUESTS.value, 0.0))
+        self._at_limit -= keys
+        self._limited -= keys
 
     def ended(self, request: Request) -> None:
         """A request is over, and with it a part of its tenant's concurrency."""

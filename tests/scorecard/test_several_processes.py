@@ -229,6 +229,21 @@ async def test_concurrency_of_a_tenant_counts_over_all_relays(
             assert (await other.ask(chat())).status == 200, "a client that has read its end meets a free place"
 
 
+async def test_quota_that_is_raised_by_a_reload_is_raised_at_every_relay(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    async with two_relays(tmp_path, rules(capture.url, tier="limits: {requests: 1/day}")) as served:
+        clients = [await connect(served.url) for _ in range(4)]
+        answers = [await client.ask(chat()) for client in clients]
+        assert [answer.status for answer in answers] == [200, 429, 429, 429]
+        assert answers[3].reason == "limit-quota"
+        (tmp_path / "policy.yaml").write_text(rules(capture.url, tier="limits: {requests: 9/day}"))
+        served.signal(signal.SIGHUP)
+        await seen(served, lambda state: state["policy"]["generation"] == 2)
+        long = chat(content="Hello " * 20_000)  # relays may refuse it unread
+        assert [(await client.ask(long)).status for client in clients] == [200] * 4
+
+
 async def test_journal_of_a_decider_is_replayed_bit_for_bit(tmp_path: Path, capture: Capture, connect: Connect) -> None:
     journal = tmp_path / "calls.jsonl"
     async with two_relays(tmp_path, rules(capture.url), TAILGATE_JOURNAL=str(journal)) as served:
