@@ -117,7 +117,7 @@ class Gateway:
         tell = None if self.hub is None else self.hub.sweep
         self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, steps, tell)
         self.finder = ReplicaFinder(clock, out_of_service, lambda: self.reloads.found(), bug)
-        waker = Waker(self.controller.on_hold, clock)
+        waker = Waker(self.controller.on_hold, self.fleet.asleep, clock)
         users = PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder, waker, self.hub)
         self.reloads = PolicyReloads(users, settings, policy, policy_path)
         directory = settings.state_dir

@@ -222,6 +222,8 @@ class Hold:
     """Limit on the total bytes of their bodies."""
     wake_url: str = field(default="", repr=False)
     """URL that is called when requests are on hold; empty for none. Not for the controller."""
+    wakes_sleeping: bool = field(default=False, repr=False)
+    """Whether replicas that sleep (vLLM's sleep mode) are woken then. Not for the controller."""
 
 
 def replicas_at(url: str, name: str, dp: int, is_found: bool = False) -> tuple[ReplicaSpec, ...]:

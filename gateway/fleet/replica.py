@@ -20,6 +20,7 @@ log = logging.getLogger("tailgate.fleet")
 
 _METRICS_LIMIT_BYTES = 4 * 1024 * 1024
 _MODELS_LIMIT_BYTES = 1024 * 1024
+_SLEEP_LIMIT_BYTES = 4096
 
 SHOWN: Final = 5
 """At most this many models are named in a log line."""
@@ -61,6 +62,8 @@ class ReplicaWatch:
         self._unlisted: frozenset[str] = frozenset()
         """Models of the policy that the last list did not have."""
         self._readings = Readings(target)
+        self.is_asleep = False
+        """Whether the engine sleeps: vLLM answers health checks then, and no requests."""
 
     def reports(self) -> list[ReplicaReport]:
         """Health and the last reading errors, one report for each data-parallel rank."""
@@ -120,6 +123,15 @@ class ReplicaWatch:
         finally:
             await fetcher.aclose()
 
+    async def _ask_whether_asleep(self) -> None:
+        """Ask vLLM. A server without sleep mode (VLLM_SERVER_DEV_MODE) answers 404: it is awake."""
+        fetcher = self._fetcher("/is_sleeping", _SLEEP_LIMIT_BYTES)
+        try:
+            answer = await fetcher.get()
+        finally:
+            await fetcher.aclose()
+        self.is_asleep = not isinstance(answer, Failed) and b'"is_sleeping":true' in b"".join(answer.split())
+
     async def _check_health(self, fetcher: Fetcher) -> None:
         asked_at, losses = self._tools.clock(), fetcher.losses
         answer = await fetcher.get()
@@ -127,6 +139,12 @@ class ReplicaWatch:
             self.lost()
         healthy = self.target.is_life(answer)
         self._readings.note(Reading.HEALTH, answer if isinstance(answer, Failed) and not healthy else None)
+        if healthy and self.target.may_sleep:
+            await self._ask_whether_asleep()
+            if self.is_asleep:
+                for _ in range(self.target.health.failures):  # certain at once
+                    self._judge(False, asked_at, False, error="it sleeps (vLLM's sleep mode)")
+                return
         if healthy and self.is_list_old and self._last_list is not None:
             await self.fresh_list()
         if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:

@@ -46,6 +46,9 @@ class Target:
     takes_any: bool = field(default=False, compare=False)
     """Whether only a catch-all sends requests here, so that the replicas' lists decide what a request may name."""
 
+    may_sleep: bool = False
+    """Whether the server is asked if it sleeps: vLLM's sleep mode."""
+
     @property
     def name(self) -> str:
         """Name of the server."""

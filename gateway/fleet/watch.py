@@ -117,6 +117,11 @@ class FleetWatcher:
         running = self._running.get(server)
         return None if running is None else await running.watch.fresh_list()
 
+    def asleep(self, pool: str) -> list[Target]:
+        """The servers of a pool that sleep, by their last health check."""
+        watches = [running.watch for running in self._running.values()]
+        return [watch.target for watch in watches if watch.is_asleep and watch.target.pool == pool]
+
     def reports(self) -> tuple[ReplicaReport, ...]:
         """The state of the readings of each replica, in the policy's order."""
         return tuple(report for running in self._running.values() for report in running.watch.reports())
@@ -141,7 +146,8 @@ def _targets_in(policy: Policy, pool: PoolSpec) -> Iterator[Target]:
     catch_all = open_catch_all(policy)
     takes_any = not asked and catch_all is not None and pool.name in catch_all.pools
     for _, ranks in groupby(pool.replicas, key=_server):
-        yield Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.access, asked, takes_any)
+        may_sleep = pool.hold is not None and pool.hold.wakes_sleeping
+        yield Target(tuple(ranks), pool.name, pool.engine, pool.health, pool.access, asked, takes_any, may_sleep)
 
 
 def _asked(policy: Policy, pool: PoolSpec) -> frozenset[str]:

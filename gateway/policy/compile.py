@@ -141,8 +141,9 @@ def _path(written: str | None, folder: Path) -> str:
 
 
 def _hold(section: HoldSection) -> pool_spec.Hold:
-    url = section.wake.url if section.wake else ""
-    return pool_spec.Hold(section.time, section.requests, section.bytes, url)
+    wake = section.wake
+    url, sleeping = (None, False) if wake is None else (wake.url, wake.sleeping)
+    return pool_spec.Hold(section.time, section.requests, section.bytes, url or "", sleeping)
 
 
 def _discovery(section: DiscoverSection, folder: Path) -> pool_spec.Discovery:

@@ -10,7 +10,7 @@ from .replicas import policy
 
 def test_url_is_called_at_once_and_then_with_pauses_that_double_while_requests_are_on_hold() -> None:
     held: dict[str, int] = {}
-    waker = Waker(lambda: held, lambda: 0.0)
+    waker = Waker(lambda: held, lambda _: (), lambda: 0.0)
     waker.configure(policy(PoolSpec("a", (), hold=Hold(wake_url="http://scaler:1/wake")), PoolSpec("b", ())))
     assert waker.due(0.0) == []
     held.update(a=1, b=1)
