@@ -5,6 +5,7 @@ A variable of one signal, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, wins ove
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
@@ -70,8 +71,11 @@ class Variables:
 class Collector(ABC):
     """Sends messages, in a thread."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self.url = shown(url)
+        """For people: without a password."""
+        self.timeout_s = timeout_s
+        """Seconds within which the collector must answer."""
 
     @abstractmethod
     def send(self, message: Message) -> tuple[str, bool]:
@@ -98,18 +102,23 @@ class HttpCollector(Collector):
 
     def __init__(self, variables: Variables) -> None:
         variable, url = variables.get("ENDPOINT", "http://localhost:4318")
-        if not url.startswith(("http://", "https://")):
-            raise OtlpError(f"{variable} is {url!r:.80}: write http://host:4318")
+        try:
+            parts = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise OtlpError(f"{variable} is {shown(url)!r:.80} ({error}): write http://host:4318") from None
+        if parts.scheme not in ("http", "https") or not parts.host:
+            raise OtlpError(f"{variable} is {shown(url)!r:.80}: write http://host:4318")
         if not variable.endswith(f"{variables.signal.upper()}_ENDPOINT"):
             url = f"{url.rstrip('/')}/v1/{variables.signal}"
-        super().__init__(url)
-        headers = {"content-type": "application/x-protobuf"} | _pairs(*variables.get("HEADERS"))
-        self._client = httpx.Client(headers=headers, timeout=variables.timeout_s(), verify=_verified(variables))
+        super().__init__(url, variables.timeout_s())
+        self._target = url
+        headers = {"content-type": "application/x-protobuf"} | _headers(variables)
+        self._client = httpx.Client(headers=headers, verify=_verified(variables))
 
     def send(self, message: Message) -> tuple[str, bool]:
         """See `Collector.send`."""
         try:
-            answer = self._client.post(self.url, content=message.SerializeToString())
+            answer = self._client.post(self._target, content=message.SerializeToString(), timeout=self.timeout_s)
         except httpx.HTTPError as error:
             return str(error) or type(error).__name__, False
         if answer.is_success:
@@ -145,18 +154,19 @@ class GrpcCollector(Collector):
             raise OtlpError("OTEL_EXPORTER_OTLP_PROTOCOL=grpc needs grpcio: pip install 'tailgate[otel]'") from None
         variable, url = variables.get("ENDPOINT", "http://localhost:4317")
         parts = urlsplit(url if "://" in url else f"//{url}")
-        if parts.scheme not in ("", "http", "https") or not parts.netloc:
-            raise OtlpError(f"{variable} is {url!r:.80}: write http://host:4317")
-        super().__init__(url)
+        if parts.scheme not in ("", "http", "https") or not parts.netloc or "@" in parts.netloc:
+            raise OtlpError(f"{variable} is {shown(url)!r:.80}: write http://host:4317")
+        super().__init__(url, variables.timeout_s())
         insecure = parts.scheme == "http" or (not parts.scheme and variables.get("INSECURE")[1].lower() == "true")
         if insecure:
             self._channel = grpc.insecure_channel(parts.netloc)
         else:
             files = [variables.file(name) for name in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")]
+            if (files[1] is None) is not (files[2] is None):
+                raise OtlpError("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and _CLIENT_KEY: gRPC takes both or none")
             self._channel = grpc.secure_channel(parts.netloc, grpc.ssl_channel_credentials(*files))
         self._export = self._channel.unary_unary(SERVICES[variables.signal])
-        self._metadata = [(name.lower(), value) for name, value in _pairs(*variables.get("HEADERS")).items()]
-        self._timeout_s = variables.timeout_s()
+        self._metadata = [*_headers(variables).items()]
         codes = grpc.StatusCode
         # The codes of the specification of OTLP.
         self._retried = (
@@ -172,15 +182,32 @@ class GrpcCollector(Collector):
     def send(self, message: Message) -> tuple[str, bool]:
         """See `Collector.send`."""
         try:
-            self._export(message.SerializeToString(), timeout=self._timeout_s, metadata=self._metadata)
+            self._export(message.SerializeToString(), timeout=self.timeout_s, metadata=self._metadata)
         except self._error as error:
             code = error.code()
-            return f"gRPC {code.name}: {error.details():.200}", code not in self._retried
+            return f"gRPC {code.name}: {error.details() or 'no details':.200}", code not in self._retried
         return "", True
 
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+
+def shown(url: str) -> str:
+    """A URL without user and password, for messages."""
+    return re.sub(r"//.*@", "//", url)
+
+
+def _headers(variables: Variables) -> dict[str, str]:
+    """Headers of each message. They may hold a token, so that errors show none of them."""
+    variable, text = variables.get("HEADERS")
+    headers = {name.lower(): value for name, value in _pairs(variable, text).items()}
+    for name, value in headers.items():
+        if not re.fullmatch(r"[a-z0-9._-]+", name) or not re.fullmatch(r"[ -~]*", value):
+            raise OtlpError(
+                f"{variable}: a name takes letters, digits, '.', '_' and '-', and a value printable ASCII characters"
+            )
+    return headers
 
 
 def milliseconds(variable: str, text: str) -> float:

@@ -34,6 +34,8 @@ from gateway.observe.otlp.collector import Signal, collector, milliseconds, reso
 log = logging.getLogger("tailgate")
 
 INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+CLOSE_S: Final = 1.0
+"""The last values are given up if the collector does not answer for this long."""
 MAX_POINTS: Final = 2000
 """Points of one message: a collector refuses messages above 4 MiB."""
 CUMULATIVE: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -70,6 +72,7 @@ class MetricExporter:
 
     async def aclose(self) -> None:
         """Send the last values, if the collector takes them at once."""
+        self._collector.timeout_s = min(self._collector.timeout_s, CLOSE_S)
         await self.export()
         self._collector.close()
 

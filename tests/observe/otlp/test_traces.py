@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.observe.otlp.collector import Signal, collector
 from gateway.observe.otlp.traces import TraceExporter
 from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.row import RequestRow
@@ -108,14 +109,39 @@ async def test_variables_of_opentelemetry_set_headers_and_resource(receiver: Rec
     [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:secret@localhost:4318:1"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "secret-without-a-name"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret%0A"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secr%C3%A9t"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "secret token=x"),
     ],
 )
 def test_wrong_variable_is_named_and_a_header_is_not_shown(variable: str, value: str) -> None:
     with pytest.raises(OtlpError, match=variable) as caught:
         TraceExporter(1.0, lambda: 0.0, {variable: value})
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:secret@localhost:4317"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", __file__),
+    ],
+)
+def test_variable_that_grpc_cannot_use_is_named(variable: str, value: str) -> None:
+    environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "https://localhost:4317"}
+    with pytest.raises(OtlpError, match=variable) as caught:
+        TraceExporter(1.0, lambda: 0.0, environment | {variable: value})
+    assert "secret" not in str(caught.value)
+
+
+def test_password_in_the_address_of_a_collector_is_not_logged() -> None:
+    found = collector(Signal.TRACES, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@localhost:4318"})
+    assert found.url == "http://localhost:4318/v1/traces"
+    found.close()
 
 
 def test_request_without_a_trace_begins_one_that_relay_and_exporter_agree_on() -> None:
