@@ -90,8 +90,8 @@ class RemoteDriver(Driver):
         self.engine_restarts: dict[str, int] = {}
         self._asked = 0
         self._awaited: dict[int, asyncio.Future[object]] = {}
-        self._asking: set[asyncio.Task[None]] = set()
         """Questions without an answer, by number."""
+        self._asking: set[asyncio.Task[None]] = set()
 
     # ---- the channel
 

@@ -242,8 +242,8 @@ class Exchange(AnswerForwarder):
         client.write(b"".join((*lines, framing, comment)))
 
     def _comment(self) -> bytes:
-        """The comment tells a request that waits for a slot where it waits."""
-        if not any(not attempt.over for attempt in self._attempts.values()):
+        """A comment; for a request that waits for a slot, with its position."""
+        if all(attempt.over for attempt in self._attempts.values()):
             found = self.driver.position(self.request.id)
             if found is not None:
                 return waiting_comment(found)
