@@ -43,7 +43,7 @@ async def test_replica_that_sleeps_is_woken_for_requests_on_hold_and_serves_them
     fake.answers |= {"/is_sleeping": answer('{"is_sleeping": true}'), "/wake_up": answer("{}")}
     async with gateways() as start, httpx.AsyncClient(timeout=60.0) as client:
         gw = await start(POLICY.format(url=fake.url))
-        await until(lambda: gw.fleet.asleep("main") and not gw.controller.alive())
+        await until(lambda: bool(gw.fleet.asleep("main")) and not gw.controller.alive())
         assert "/wake_up" not in fake.paths(), "nobody asks for anything"
         asked = asyncio.create_task(client.post(f"{gw.url}/v1/chat/completions", json=BODY))
         await until(lambda: "/wake_up" in fake.paths())

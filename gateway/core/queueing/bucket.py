@@ -14,8 +14,7 @@ class TokenBucket:
     """A token bucket that refills evenly with `per_min`. It holds `limit` tokens, at least 1, and may be overdrawn.
 
     Gateways can share it. Without a lease, one of them has the part `share` (0-1) of bucket and refill. A lease does
-    not refill: each new one says how much may be used. When it lapses, its rest is what the part begins with; but a
-    limit on requests under way, whose `per_min` is 0, leaves the part without those of this gateway.
+    not refill: each new one says how much may be used. When it lapses, its rest is what the part begins with.
     """
 
     __slots__ = ("_at", "_level", "burst", "earlier", "lease", "per_min", "share", "used", "window")

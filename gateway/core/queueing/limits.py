@@ -72,8 +72,8 @@ class TenantUse:
         """Logarithm of the tokens served lately, with forgetting (see `serve`)."""
 
     def configure(self, limits: Limits, share: float, windows: Windows | None, now: float) -> None:
-        """Apply `limits`, or the share (0-1) of them that this gateway has. Use so far stays counted, that of quotas as
-        long as their window lasts. `windows`: None: quotas do not apply.
+        """Apply this gateway's share (0-1) of `limits`. Use so far stays counted, in quotas until their window ends.
+        `windows` is None where quotas do not apply.
         """
         had_concurrency = self.concurrency is not None
         self.concurrency = _bucket(self.concurrency, limits.concurrency, 0.0, share, now)
