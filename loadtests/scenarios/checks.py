@@ -36,8 +36,10 @@ def check(document: Document, scenario: ScenarioFile) -> None:
         path = ("events", n)
         if event.at >= scenario.lasts:
             document.add((*path, "at"), f"is not before the end: the scenario lasts {scenario.lasts:g} s")
-        if (event.replica or 1) > scenario.replicas:
-            document.add((*path, "replica"), f"is {event.replica}, must be 1 to {scenario.replicas}")
+        for field in ("replica", "list", "unlist"):
+            number = getattr(event, field)
+            if number is not None and number > scenario.replicas:
+                document.add((*path, field), f"is {number}, must be 1 to {scenario.replicas}")
         if event.reload is not None:
             policies.append(_policy(document, (*path, "reload"), event.reload, scenario))
     for policy in policies:
@@ -62,7 +64,8 @@ def _policy(document: Document, path: Path, name: str, scenario: ScenarioFile) -
 def _names(document: Document, scenario: ScenarioFile, policy: Policy) -> None:
     """Tiers of requests, and replicas of events, must be in the policy."""
     replicas = [replica.name for pool in policy.pools.values() for replica in pool.replicas]
-    if len(replicas) != scenario.replicas:
+    finds = any(pool.discovery for pool in policy.pools.values())
+    if len(replicas) != scenario.replicas and not finds:
         document.add(("replicas",), f"the policy has {len(replicas)} replicas, the scenario {scenario.replicas}")
     for n, stream in enumerate(scenario.traffic):
         if stream.tier not in policy.tiers:

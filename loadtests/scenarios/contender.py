@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,6 +46,16 @@ class RunningContender:
     admin: str | None = None
     policy: Path | None = None
     """The file that the gateway watches."""
+    listed: set[int] = field(default_factory=set)
+    """Numbers of the replicas in the file beside it, which policies with `discover` follow."""
+
+    def publish(self) -> None:
+        """Write that file."""
+        assert self.policy is not None
+        targets = [self.replicas[number - 1].removeprefix("http://") for number in sorted(self.listed)]
+        written = self.policy.with_name(".replicas")
+        written.write_text(json.dumps([{"targets": targets}]))
+        written.replace(self.policy.with_name("replicas.json"))
 
 
 Command = Callable[[int, Sequence[str], Path], list[str]]
@@ -75,6 +85,8 @@ async def start(
         running = RunningContender("", urls, policy=watched / "policy.yaml")
         assert running.policy is not None
         running.policy.write_text(policy.read_text())
+        running.listed = set(range(1, len(urls) + 1) if scenario.listed is None else scenario.listed)
+        running.publish()
         child = await children.start(contender.called, _gateway(contender, running.policy, urls), GATEWAY_LISTENS)
         found = await ready(child, children)
         running.url = found[1]
@@ -104,6 +116,10 @@ async def happen(event: EventSection, running: RunningContender, part: float) ->
             (
                 await http.post(f"{running.replicas[event.replica % len(running.replicas)]}/emulator/faults", json=said)
             ).raise_for_status()
+        elif event.list is not None or event.unlist is not None:
+            if running.policy is not None:
+                running.listed = (running.listed | {event.list}) - {event.unlist, None}  # type: ignore[assignment]
+                running.publish()
         elif running.admin is not None:
             http.headers["authorization"] = f"Bearer {ADMIN_TOKEN}"
             if event.reload is not None:

@@ -55,8 +55,11 @@ class TrafficSection(Section):
     max_tokens: Count | None = optional("The max_tokens of its requests; none unless given.")
 
 
+_EVENTS = ("fault", "drain", "undrain", "reload", "kill", "list", "unlist")
+
+
 class EventSection(Section):
-    """An event during the test: one of fault, drain, undrain, reload and kill."""
+    """An event during the test: one of fault, drain, undrain, reload, kill, list and unlist."""
 
     at: Duration = Field(description="Time of the event, from the beginning of the test.")
     fault: Annotated[str, BeforeValidator(_fault)] | None = optional("A fault of the emulated replica, or recover.")
@@ -67,10 +70,12 @@ class EventSection(Section):
     undrain: Name | None = optional("Name of a drained replica that may serve again.")
     reload: str | None = optional("The new policy file of the gateway.")
     kill: Literal["decider", "relay"] | None = optional("A process of a gateway with workers, as if by kill -9.")
+    list: Count | None = optional("Number of a replica that replicas.json, beside the policy, lists from now on.")
+    unlist: Count | None = optional("Number of a replica that it no longer lists.")
 
     @model_validator(mode="after")
     def _one(self) -> EventSection:
-        given = [name for name in ("fault", "drain", "undrain", "reload", "kill") if getattr(self, name) is not None]
+        given = [name for name in _EVENTS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("says " + (" and ".join(given) or "nothing that happens") + ": give one")
         if self.fault is not None and self.replica is None:
@@ -86,6 +91,8 @@ class EventSection(Section):
             return "reload"
         if self.kill is not None:
             return f"{self.kill} killed"
+        if self.list or self.unlist:
+            return f"list {self.list}" if self.list else f"unlist {self.unlist}"
         return f"drain {self.drain}" if self.drain is not None else f"undrain {self.undrain}"
 
 
@@ -96,6 +103,7 @@ class ContenderSection(Section):
     name: str | None = optional("Its name in the report; by default its kind.")
     policy: str | None = optional("Its own policy file.")
     workers: Count = plain(1, "Processes of our gateway that serve clients.")
+    disturbed: bool = plain(True, "Whether the events happen to it.")
 
     @property
     def called(self) -> str:
@@ -119,6 +127,7 @@ class ScenarioFile(Section):
     experiment: str | None = optional("An experiment of loadtests/experiments to run as the scenario.")
     policy: str = plain("tiers.yaml", "The policy, from the folder policies.")
     replicas: Count = plain(4, "How many emulated replicas.")
+    listed: list[Count] | None = optional("Replicas that replicas.json lists at the beginning; all unless given.")
     profile: Annotated[str, BeforeValidator(_profile)] = plain("default", "Their engine.")
     time_scale: Positive = plain(0.5, "Virtual seconds of the engines per real one: slower ones let two cores keep up.")
     contenders: list[Annotated[ContenderSection, BeforeValidator(_contender)]] = Field(
