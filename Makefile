@@ -111,9 +111,9 @@ LOCK := uv pip compile pyproject.toml --universal --generate-hashes --no-emit-in
 
 lock:  ## Pin every dependency again, with hashes
 	$(LOCK) --extra dev --upgrade -o requirements-dev.lock
-	$(LOCK) --extra build --constraint requirements-dev.lock --upgrade -o requirements-build.lock
+	$(LOCK) --extra build --extra fleet --constraint requirements-dev.lock --upgrade -o requirements-build.lock
 	$(LOCK) --extra sim --constraint requirements-dev.lock --upgrade -o requirements-sim.lock
-	$(LOCK) --constraint requirements-dev.lock --upgrade -o requirements.lock
+	$(LOCK) --extra fleet --constraint requirements-dev.lock --upgrade -o requirements.lock
 
 schema: $(STAMP)  ## Write the JSON Schema of policy files again
 	@$(BIN)/python -m gateway.policy.json_schema > policies/tailgate.schema.json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 import jsonschema
@@ -15,7 +16,7 @@ from .files import DEPLOY, ROOT, read_yaml
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 FILE = read_yaml(COMPOSE)
 GATEWAY = FILE["services"]["gateway"]
-ENGINES = {name: service for name, service in FILE["services"].items() if name != "gateway"}
+ENGINES = {name: service for name, service in FILE["services"].items() if name.startswith("vllm")}
 
 STRINGS = {"type": "array", "items": {"type": "string"}}
 SERVICE = {
@@ -53,6 +54,8 @@ SERVICE = {
         "security_opt": STRINGS,
         "ulimits": {"type": "object"},
         "deploy": {"type": "object"},
+        "profiles": STRINGS,
+        "user": {"type": "string"},
     },
 }
 SHAPE = {
@@ -124,3 +127,12 @@ def test_compose_gateway_is_confined() -> None:
     assert GATEWAY["read_only"] is True
     assert GATEWAY["cap_drop"] == ["ALL"]
     assert GATEWAY["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_the_profile_with_a_store_has_a_second_gateway_and_the_store_that_the_comment_names() -> None:
+    services = {name: service for name, service in FILE["services"].items() if service.get("profiles") == ["store"]}
+    assert set(services) == {"gateway-2", "valkey"}
+    (url,) = re.findall(r"TAILGATE_STORE=(\S+)", COMPOSE.read_text())
+    assert urlsplit(url).hostname == "valkey"
+    ports = [port.split(":")[1] for service in FILE["services"].values() for port in service.get("ports", ())]
+    assert len(ports) == len(set(ports))

@@ -267,3 +267,34 @@ def test_overlay_with_discovery_builds_to_a_pod_with_its_account(tmp_path: Path)
     documents = {document["kind"]: document for document in _documents(tmp_path / "all.yaml")}
     assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"]
     assert documents["RoleBinding"]["subjects"][0]["namespace"] == documents["Role"]["metadata"]["namespace"] == "llm"
+
+
+# ---- two gateways with a store
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl builds kustomizations")
+def test_overlay_of_two_gateways_builds_to_gateways_that_reach_their_store(tmp_path: Path) -> None:
+    folder = OVERLAY.parent / "two-gateways"
+    built = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, check=True, text=True).stdout
+    (tmp_path / "all.yaml").write_text(built)
+    documents = {
+        (document["kind"], document["metadata"]["name"]): document for document in _documents(tmp_path / "all.yaml")
+    }
+    for (kind, _), document in documents.items():
+        if kind != "ServiceMonitor":
+            kubernetes_validate.validate(document, "1.34", strict=True)
+    gateway, store = documents["Deployment", "tailgate"], documents["Deployment", "valkey"]
+    assert gateway["spec"]["replicas"] == 2
+    assert documents["PodDisruptionBudget", "tailgate"]["spec"]["maxUnavailable"] == 1
+    (container,) = gateway["spec"]["template"]["spec"]["containers"]
+    service = documents["Service", "valkey"]
+    assert environment(container)["TAILGATE_STORE"] == f"redis://valkey:{service['spec']['ports'][0]['port']}/0"
+    labels = store["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    (ingress,) = documents["NetworkPolicy", "valkey"]["spec"]["ingress"]
+    (egress,) = documents["NetworkPolicy", "tailgate-store"]["spec"]["egress"]
+    pods = gateway["spec"]["template"]["metadata"]["labels"]
+    assert ingress["from"][0]["podSelector"]["matchLabels"].items() <= pods.items()
+    assert egress["to"][0]["podSelector"]["matchLabels"].items() <= labels.items()
+    listed = {*read_yaml(folder / "kustomization.yaml")["resources"], "../../base", "store.yaml", "kustomization.yaml"}
+    assert {path.name for path in folder.iterdir()} | {"../../base"} == listed

@@ -26,7 +26,7 @@ from .waiting import until
 LOAD = GatewayLoad(
     0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.25),), (PoolLoad("p", (("std", 1),), ((0, 2),)),), (("r2", "stalled"),)
 )
-FAULTS = ("killed", "frozen", "wrong type", "no rights")
+FAULTS = ("killed", "frozen", "wrong type", "no rights", "no scripts", "full")
 
 
 @pytest.fixture
@@ -105,8 +105,10 @@ async def test_clients_never_notice_that_the_store_is_away(
         store.signal(signal.SIGSTOP)
     elif fault == "wrong type":
         await store.tell("SET", KEY, "text")
+    elif fault == "full":
+        await store.tell("CONFIG", "SET", "maxmemory", "1")
     else:
-        await store.tell("ACL", "SETUSER", "default", "-hset")
+        await store.tell("ACL", "SETUSER", "default", "-hset" if fault == "no rights" else "-evalsha")
     await until(lambda: view(one).error and view(other).error)
     async with httpx.AsyncClient() as client:
         for gw in (one, other):
@@ -126,14 +128,42 @@ async def test_clients_never_notice_that_the_store_is_away(
         store.signal(signal.SIGCONT)
     elif fault == "wrong type":
         await store.tell("DEL", KEY)
+    elif fault == "full":
+        await store.tell("CONFIG", "SET", "maxmemory", "0")
     else:
-        await store.tell("ACL", "SETUSER", "default", "+hset")
+        await store.tell("ACL", "SETUSER", "default", "+hset", "+evalsha")
     for gw in (one, other):
         await until(lambda gw=gw: view(gw).gateways == 1 and not view(gw).error)
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("store: ")]
     outages = sum(" is away " in line for line in lines)
     assert outages == sum(" is back" in line for line in lines) >= 2
     assert outages < view(one).failures + view(other).failures, "an outage is logged once"
+
+
+@needs_store
+async def test_requests_go_on_beside_a_store_that_answers_late(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1)
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, late_s: float) -> None:
+        while data := await reader.read(65536):
+            await asyncio.sleep(late_s)
+            writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", store.port)
+        await asyncio.gather(carry(reader, far_writer, 0.0), carry(far_reader, writer, 0.2), return_exceptions=True)
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as slow:
+        port = slow.sockets[0].getsockname()[1]
+        gw = await gateway(rules(*fleet.urls, tier="limits: {requests: 600/min}"), store=f"redis://127.0.0.1:{port}/0")
+        async with httpx.AsyncClient() as client:
+            for _ in range(20):
+                body = chat(max_tokens=1).split(b"\r\n\r\n", 1)[1]
+                assert (await client.post(f"{gw.url}/v1/chat/completions", content=body)).status_code == 200
+        await gw.drain()
 
 
 @needs_store
