@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.policy import Policy
+from gateway.core.policy import Policy, Retry
 from gateway.core.pool_spec import Hold, Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.snapshot import ReplicaState
@@ -123,3 +123,14 @@ def test_shutdown_ends_requests_on_hold() -> None:
     commands = story.controller.shut(story.now)
     assert len(commands) == 2
     assert story.controller.holdings().is_empty
+
+
+def test_request_that_was_on_hold_takes_back_no_turn_of_the_queue_when_its_replica_refuses_it() -> None:
+    """It never took one. On a machine that is up for a day, the share that is left of such a turn was no number."""
+    once = replace(rules("r1"), tiers={each.name: replace(each, retry=Retry(0.0)) for each in TIERS})
+    without = replace(rules(), tiers=once.tiers)
+    story = play(without).at(100_000.0).arrives("a").configured(once).expect(dispatch("r1", of="a"))
+    story.sent("a").finishes("a", AttemptOutcome.REJECTED, status=400)
+    story.expect(commit("a"), ended(Outcome.INVALID, of="a"))
+    (found,) = story.controller.state.fleet
+    assert found.queue.of_tier(once.tiers["std"]).turns.per_s(story.now) is None

@@ -195,7 +195,7 @@ class Lifecycle:
         """
         tier, now = live.request.tier, self._call.now
         pool.queue.served(tier, -live.booked_tokens)
-        if live.waited:
+        if live.took_turn:
             pool.drain.take_back(sent_at)
             pool.queue.of_tier(tier).turns.take_back(sent_at)
         if live.outcome is Outcome.INVALID:

@@ -298,6 +298,7 @@ class Scheduler:
         if not hopeless:
             replica.pool.drain.opened(True, now)
             replica.pool.queue.of_tier(live.request.tier).turns.sent(now)
+            live.took_turn = True
             self._life.unqueue(live)
             self.dispatch(live, replica)
         elif not self.fall_back(live):
