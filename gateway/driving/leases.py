@@ -104,8 +104,13 @@ class Leases:
         """Time of the server up to which limits in use are known."""
         self._gateways = self._told = 1
         """How many gateways share the limits, and how many the controller knows of."""
-        self.error = ""
-        """Why a limit could not be leased in the last round; empty if all could be."""
+        self._errors: dict[Tenancy, str] = {}
+        """By tenant and tier: why a limit could not be leased at the last try."""
+
+    @property
+    def error(self) -> str:
+        """Why a limit cannot be leased; empty if all can be."""
+        return next(iter(self._errors.values()), "")
 
     def calls(self, gateways: int) -> Iterator[LeaseCall]:
         """The calls of one round. `gateways`: how many share the limits, this one included."""
@@ -124,6 +129,7 @@ class Leases:
                 rows += [((*key, use.limit), use) for use in uses]
                 if not uses:
                     del self._active[key]  # its tier sets no limit here
+                    self._errors.pop(key, None)
         for start in range(0, max(1, len(rows)), MAX_ROWS):
             yield self._call(rows[start : start + MAX_ROWS], now)
 
@@ -174,7 +180,7 @@ class Leases:
         leases: list[LimitLease] = []
         idle: set[Tenancy] = set()
         in_use: set[Tenancy] = set()
-        error = ""
+        errors: dict[Tenancy, str] = {}
         for (place, use), row in zip(call.places, cast("list[list[object]]", answer[2:]), strict=True):
             key = place[0], place[1]
             tenant = self._tenants[key]
@@ -187,7 +193,7 @@ class Leases:
             if place[2] not in QUOTAS:
                 tenant.every_s = RENEW_S
             if said:
-                error = f"limit {key_of(place, use.window)}: {said}"
+                errors[key] = f"limit {key_of(place, use.window)}: {said}"
             else:
                 grant, level, share = (float(_text(value)) for value in row[1:])
                 tenant.used[key_of(place, use.window)] = use.used, level, call.at
@@ -197,7 +203,7 @@ class Leases:
         for key in idle - in_use:
             self._active.pop(key, None)
         self._join(cast("list[object]", answer[1]), call.at)
-        self._note(error)
+        self._note({(place[0], place[1]) for place, _ in call.places}, errors)
         if leases or self._told != self._gateways:
             self._told = self._gateways
             self._share(self._gateways, tuple(leases))
@@ -209,12 +215,17 @@ class Leases:
             if tenancy is not None and tenancy not in self._active:
                 self._tenant(tenancy, now).renew_at = now
 
-    def _note(self, error: str) -> None:
-        if error and not self.error:
-            log.error("store: %.200s; its tenant has an equal share of it at each gateway until this is mended", error)
-        elif self.error and not error:
+    def _note(self, asked: set[Tenancy], errors: dict[Tenancy, str]) -> None:
+        """Say once that limits cannot be leased. `asked`: tenants of the call."""
+        was_failing = bool(self._errors)
+        for key in asked:
+            self._errors.pop(key, None)
+        self._errors.update(errors)
+        if errors and not was_failing:
+            said = "store: %.200s; its tenant has an equal share of it at each gateway until this is mended"
+            log.error(said, self.error)
+        elif was_failing and not self._errors:
             log.info("store: all limits are leased again")
-        self.error = error
 
 
 def key_of(place: _Place, window: str = "") -> str:
