@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -42,6 +43,8 @@ class StateDir:
         self._new = directory / "state.jsonl.new"
         self._is_foreign = False
         """Whether the file could not be read when it was seen last."""
+        self._writing = threading.Lock()
+        """Held during a write: a write goes on in its thread after its task was cancelled."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -71,15 +74,16 @@ class StateDir:
 
     def write(self, data: bytes) -> None:
         """Replace the file. Raises OSError."""
-        if self._is_foreign and self.path.exists():
-            return
-        self._is_foreign = False
-        fd = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)  # else a crash of the machine could leave the new name with an empty file
-        os.replace(self._new, self.path)
+        with self._writing:
+            if self._is_foreign and self.path.exists():
+                return
+            self._is_foreign = False
+            fd = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(fd)  # else a crash of the machine could leave the new name with an empty file
+            os.replace(self._new, self.path)
 
     def close(self) -> None:
         """Let another process use the directory."""
@@ -95,7 +99,6 @@ class StateKeeper:
         self._driver = driver
         self._responses = responses
         self._begun = asyncio.Event()
-        self._written = b""
         self._has_failed = False
 
     async def begin(self) -> None:
@@ -113,10 +116,7 @@ class StateKeeper:
         await self._begun.wait()
         while True:
             await asyncio.sleep(EVERY_S)
-            try:
-                await self._write()
-            except Exception as error:  # noqa: BLE001 - a bug costs this write
-                self._driver.supervisor.caught(Callback.WATCH, error)
+            await self._write()
 
     async def aclose(self) -> None:
         """Write the state for the last time."""
@@ -125,6 +125,20 @@ class StateKeeper:
         self._dir.close()
 
     async def _write(self) -> None:
+        try:
+            data = await self._data()
+            await asyncio.to_thread(lambda: self._dir.write(with_header(data, time.time())))
+        except OSError as error:
+            if not self._has_failed:
+                log.error("%s cannot be written: %s; it is tried again", self._dir.path, error.strerror)
+            self._has_failed = True
+        except Exception as bug:  # noqa: BLE001 - a bug costs this write
+            self._driver.supervisor.caught(Callback.WATCH, bug)
+        else:
+            self._has_failed = False
+
+    async def _data(self) -> bytes:
+        """All state, without the header."""
         now = self._driver.clock()
         controller = self._driver.controller
         lines = [line_of("memory", controller.memory(now))]
@@ -134,17 +148,7 @@ class StateKeeper:
         for rows in batched(self._responses.memory(now)):
             await asyncio.sleep(0)
             lines.append(line_of("responses", rows))
-        data = b"".join(lines)
-        if data == self._written:
-            return
-        try:
-            await asyncio.to_thread(lambda: self._dir.write(with_header(data, time.time())))
-        except OSError as error:
-            if not self._has_failed:
-                log.error("%s cannot be written: %s; it is tried again", self._dir.path, error.strerror)
-            self._has_failed = True
-        else:
-            self._written, self._has_failed = data, False
+        return b"".join(lines)
 
 
 def batched(items: Iterable[T]) -> Iterator[list[T]]:

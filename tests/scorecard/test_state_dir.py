@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.driving.state_bytes import state_from_bytes
-from gateway.driving.state_dir import StateDirError
+from gateway.driving.state_dir import StateDir, StateDirError
 from gateway.observe.journal.replay import in_order, replay
 from gateway.policy import load_text
 from gateway.settings import Settings
@@ -126,6 +127,14 @@ async def test_two_gateways_cannot_use_one_state_directory(tmp_path: Path, emula
         with pytest.raises(StateDirError, match="another process uses the state directory"):
             async with kept(tmp_path, rules(*fleet.urls)):
                 pass
+
+
+def test_write_that_goes_on_while_the_last_one_begins_damages_nothing(tmp_path: Path) -> None:
+    directory, data = StateDir(tmp_path), [letter * 100_000 for letter in (b"a", b"b")]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(directory.write, data * 50))
+    directory.close()
+    assert (tmp_path / "state.jsonl").read_bytes() in data
 
 
 async def test_state_directory_that_cannot_be_made_is_named(tmp_path: Path, emulator: EmulatorFactory) -> None:
