@@ -9,6 +9,7 @@ from functools import partial
 from importlib.metadata import version
 
 from gateway.core.controller import Controller
+from gateway.core.request_state import RequestState
 from gateway.core.snapshot import ReplicaState
 from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
@@ -75,7 +76,7 @@ class AdminPort:
             explain=lambda request: self.controller.explain(request, self.driver.clock()),
             now=self.driver.clock,
             history=self.history,
-            under_way=self.controller.under_way,
+            under_way=self._under_way,
             policies=lambda: self.reloads.in_force,
             wall_s=self.records.wall_s,
             requests=self.records.ring if self.records.is_kept else None,
@@ -112,6 +113,10 @@ class AdminPort:
 
     def _connections(self) -> int:
         return self.limits.connections + sum(relay.connections for relay in self._relays())
+
+    def _under_way(self, client_id: str) -> list[RequestState]:
+        requests = self.controller.state.requests.values()
+        return [live for live in requests if live.request.origin.request_id == client_id]
 
     def _relays(self) -> list[RelayView]:
         loads = [] if self.hub is None else self.hub.loads()

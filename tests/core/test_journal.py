@@ -37,7 +37,6 @@ READS = {
     "disbelieved",
     "is_open",
     "knows",
-    "under_way",
     "wake_at",
     "left",
     "exceeded",

@@ -89,10 +89,6 @@ class Inspector:
         """Whether this request has arrived and is not over."""
         return request_id in self._requests
 
-    def under_way(self, client_id: str) -> list[RequestState]:
-        """Requests under way that clients know by this id. For reading only; O(n)."""
-        return [live for live in self._requests.values() if live.request.origin.request_id == client_id]
-
     def is_open(self, attempt_id: int) -> bool:
         """Whether this attempt is under way, and so holds a slot."""
         return attempt_id in self._attempts
