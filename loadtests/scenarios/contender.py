@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ class RunningContender:
     admin: str | None = None
     policy: Path | None = None
     """The file that the gateway watches."""
+    store_pid: int | None = None
     listed: set[int] = field(default_factory=set)
     """Numbers of the replicas in the file beside it, which policies with `discover` follow."""
 
@@ -87,7 +89,10 @@ async def start(
         running.policy.write_text(policy.read_text())
         running.listed = set(range(1, len(urls) + 1) if scenario.listed is None else scenario.listed)
         running.publish()
-        child = await children.start(contender.called, _gateway(contender, running.policy, urls), GATEWAY_LISTENS)
+        command = _gateway(contender, running.policy, urls)
+        if contender.store:
+            command += ["--store", await _store(running, children)]
+        child = await children.start(contender.called, command, GATEWAY_LISTENS)
         found = await ready(child, children)
         running.url = found[1]
         running.admin = found[2] if contender.kind == OURS else None
@@ -99,6 +104,19 @@ async def start(
             raise Broken(said) from None
         raise Skipped(f"it did not start: {said.splitlines()[0]}") from None
     return running
+
+
+async def _store(running: RunningContender, children: Children) -> str:
+    """Start a store. Returns its URL. Raises Skipped if there is no redis-server."""
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if program is None:
+        raise Skipped("there is no redis-server: apt-get install redis-server")
+    port = free_port()
+    options = ("--port", f"{port}", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+    child = await children.start("store", [program, *options], "Ready to accept connections")
+    await ready(child, children)
+    running.store_pid = child.process.pid
+    return f"redis://127.0.0.1:{port}/0"
 
 
 async def happen(event: EventSection, running: RunningContender, part: float) -> None:
@@ -124,6 +142,10 @@ async def happen(event: EventSection, running: RunningContender, part: float) ->
             http.headers["authorization"] = f"Bearer {ADMIN_TOKEN}"
             if event.reload is not None:
                 await _reload(event.reload, running, http)
+                return
+            if event.kill == "store":
+                if running.store_pid is not None:  # else it is a contender that shows what the fault costs
+                    os.kill(running.store_pid, signal.SIGSTOP)
                 return
             if event.kill is not None:
                 state = (await http.get(f"{running.admin}/admin/state")).raise_for_status().json()

@@ -69,7 +69,9 @@ class EventSection(Section):
     drain: Name | None = optional("Name of a replica to drain: the gateway sends it no new requests.")
     undrain: Name | None = optional("Name of a drained replica that may serve again.")
     reload: str | None = optional("The new policy file of the gateway.")
-    kill: Literal["decider", "relay"] | None = optional("A process of a gateway with workers, as if by kill -9.")
+    kill: Literal["decider", "relay", "store"] | None = optional(
+        "A process of a gateway with workers, as if by kill -9; or the store, which stands still as if it were lost."
+    )
     list: Count | None = optional("Number of a replica that replicas.json, beside the policy, lists from now on.")
     unlist: Count | None = optional("Number of a replica that it no longer lists.")
 
@@ -103,6 +105,7 @@ class ContenderSection(Section):
     name: str | None = optional("Its name in the report; by default its kind.")
     policy: str | None = optional("Its own policy file.")
     workers: Count = plain(1, "Processes of our gateway that serve clients.")
+    store: bool = plain(False, "Whether our gateway has a store, as if it shared it with others. Needs redis-server.")
     disturbed: bool = plain(True, "Whether the events happen to it.")
 
     @property

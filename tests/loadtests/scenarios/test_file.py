@@ -24,7 +24,7 @@ traffic:
 WANTED = {
     "overload", "free-flood", "long-among-short", "stragglers", "replica-killed", "rolling-restart", "policy-reload",
     "ballooning", "retry-storm", "cold-start", "burst-2x", "coordinated-omission", "decider-killed", "relay-killed",
-    "rollout", "scale-from-zero",
+    "rollout", "scale-from-zero", "store-lost",
 }  # fmt: skip
 
 
