@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from .capture import Call, Capture, never
 from .conftest import Connect
 from .policies import rules
 from .raw import MODEL, Client, chat
+from .test_several_processes import seen, two_relays
 from .waiting import until
 
 OFTEN = "health: {interval: 20ms, scrape_interval: 1s, slow_start: none}"
@@ -252,3 +254,45 @@ async def test_pool_without_a_replica_holds_requests_calls_its_url_and_serves_th
         assert (load["held"], load["replicas"]) == (0, 1)
         for client in clients:
             await client.close()
+
+
+async def test_changes_of_replicas_leave_the_history_of_policies_alone(tmp_path: Path, captures: list[Capture]) -> None:
+    one, two, three, four = captures
+    publish(tmp_path, targets(one))
+    async with serving(tmp_path, "{file: replicas.json, hold_down: none}") as gw, httpx.AsyncClient() as admin:
+        first = gw.handler.policy.generation
+        for more in ((one, two), (one, two, three), (one, two, three, four), (two, three, four), (three, four)):
+            publish(tmp_path, targets(*more))
+            await until(lambda more=more: found(gw) == {each.url for each in more})
+        assert gw.handler.policy.generation >= first + 5
+        told = (await admin.get(f"{gw.admin_url}/admin/policy")).json()
+        assert told["before"] == [], told
+
+
+async def test_found_replicas_are_followed_by_every_relay(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    one, two, _, _ = captures
+    publish(tmp_path, targets(one))
+    policy = rules(pool=f"discover: {{file: {tmp_path}/replicas.json}}, {OFTEN}")
+    async with two_relays(tmp_path, policy) as served:
+        clients = [await connect(served.url) for _ in range(4)]
+
+        def is_up(url: str) -> Callable[[dict[str, Any]], bool]:
+            name = url.removeprefix("http://")
+            return lambda state: any(
+                replica["name"] == name and replica["state"] == "up"
+                for pool in state["pools"]
+                for replica in pool["replicas"]
+            )
+
+        await seen(served, is_up(one.url))
+        for client in clients:
+            assert (await client.ask(chat())).status == 200
+        publish(tmp_path, targets(two))
+        await seen(served, lambda state: is_up(two.url)(state) and not is_up(one.url)(state))
+        one.calls.clear()
+        for client in clients * 3:
+            assert (await client.ask(chat())).status == 200
+        assert not one.calls
+        assert len(two.calls) == 12
