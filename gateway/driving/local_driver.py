@@ -26,6 +26,8 @@ QUIET_ENDS: Final = (
     AttemptOutcome.GATEWAY_LATE,
     AttemptOutcome.IDLE_CLOSED,
 )
+MAX_POSITIONS: Final = 1000
+"""Positions are told while no more requests are under way: one takes O(n), and each waiting stream asks for its own."""
 
 
 def _is_failure(result: AttemptResult) -> bool:
@@ -68,6 +70,8 @@ class LocalDriver(CallLoop):
         self.call(self.controller.adopt, (request, running), request.id)
 
     def position(self, request_id: int) -> QueuePosition | None:
+        if self.under_way > MAX_POSITIONS:
+            return None
         return self.controller.position(request_id, self.clock())
 
     def sent(self, attempt: int) -> None:

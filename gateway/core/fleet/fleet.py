@@ -25,7 +25,6 @@ class Fleet:
     def __init__(self, policy: Policy) -> None:
         self._gateways = 1
         self._pools: dict[str, Pool] = {}
-        """Time for which `cool` is planned."""
         self.configure(policy)
 
     def configure(self, policy: Policy, now: float = -math.inf) -> list[Pool]:
