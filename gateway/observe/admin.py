@@ -23,7 +23,7 @@ from gateway.observe.metrics.exposition import chosen, registry, render
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.requests.pages import requests_router
 from gateway.observe.sources import Sources
-from gateway.observe.state import document, load_of, state
+from gateway.observe.state import document, load_of, state, state_pieces
 from gateway.observe.usage.pages import usage_router
 from gateway.policy.sections.hosts import is_known
 
@@ -140,9 +140,9 @@ def _state(metrics: Metrics, sources: Sources) -> APIRouter:
     started = sources.now()
 
     @router.get("/admin/state")
-    async def show() -> Response:
-        body = document(state(metrics, sources, started))
-        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+    async def show() -> StreamingResponse:
+        pieces = state_pieces(state(metrics, sources, started))
+        return StreamingResponse(pieces, media_type="application/json", headers={"cache-control": "no-store"})
 
     @router.get("/admin/policy")
     async def policies() -> Response:

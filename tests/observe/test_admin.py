@@ -19,6 +19,8 @@ from gateway.core.results import Outcome, Reason
 from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload, Sources
+from gateway.observe.state import REPLICAS_AT_ONCE, document, state_pieces
+from gateway.observe.state import state as state_of
 
 from .made import FREE, OK, POLICY, REFUSED, SNAPSHOT, SOURCES, a_request
 
@@ -401,3 +403,14 @@ async def test_admin_state_shows_fallback_requests_under_the_requested_model() -
         shown = (await client.get("/admin/state")).json()
     served = a_request(FREE).model.name
     assert shown["fallbacks"] == [{"tier": FREE.name, "asked": "large", "served": served, "outcome": "ok", "total": 2}]
+
+
+async def test_admin_state_of_a_large_fleet_comes_in_pieces_of_a_few_replicas() -> None:
+    short, _ = SNAPSHOT.pools
+    replicas = tuple(replace(short.replicas[0], name=f"r{number}") for number in range(1000))
+    pools = (replace(short, replicas=replicas), replace(short, name="empty", replicas=()))
+    sources = replace(SOURCES, snapshot=lambda: replace(SNAPSHOT, pools=pools))
+    found = state_of(Metrics(POLICY), sources, 0.0)
+    pieces = [piece async for piece in state_pieces(found)]
+    assert max(piece.count(b'"unprefilled_tokens"') for piece in pieces) == REPLICAS_AT_ONCE
+    assert json.loads(b"".join(pieces)) == json.loads(document(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -117,11 +118,12 @@ async def test_arrow_keys_move_the_cursor_of_a_chart_and_say_the_values_there(ri
     rig.pass_time(3)
     await rig.open()
     chart = rig.page.get_by_role("slider", name="Goodput against throughput")
-    await expect(chart).to_have_attribute("aria-valuenow", "2")
+    await expect(chart).to_have_attribute("aria-valuenow", re.compile("^[1-9]"))  # the latest point
     await chart.focus()
     await rig.page.keyboard.press("Home")
     await expect(chart).to_have_attribute("aria-valuenow", "0")
-    assert "good 0.6/s, finished 0.6/s, asked 0.6/s" in (await chart.get_attribute("aria-valuetext") or "")
+    spoken = r"\d\d:\d\d:\d\d: good \d\.\d/s, finished \d\.\d/s, asked \d\.\d/s"
+    assert re.fullmatch(spoken, await chart.get_attribute("aria-valuetext") or "")
     await rig.page.keyboard.press("ArrowRight")
     await expect(chart).to_have_attribute("aria-valuenow", "1")
     await expect(chart).to_be_focused()
