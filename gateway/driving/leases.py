@@ -1,8 +1,9 @@
 """This gateway's parts of the limits of tenants: what it asks of the store, and what it makes of the answers.
 
 A limit is in use from the first request of its tenant until it is full again and nobody asks. All gateways then take
-part in it, whether or not they have requests of the tenant. A row of a limit goes to the store when its use has
-changed, and once in `RENEW_S`. Leases lapse `LEASE_S` after they were asked for, however much they are used.
+part in it, whether or not they have requests of the tenant. A row of a limit goes to the store once in `RENEW_S`, and
+in each round while its lease is nearly used. Leases lapse `LEASE_S` after they were asked for, however much they are
+used.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
@@ -23,6 +25,7 @@ log = logging.getLogger("tailgate")
 
 LEASE_S: Final = 3.0
 RENEW_S: Final = 0.5
+ROUND_S: Final = 0.1
 QUOTA_LEASE_S: Final = 30.0
 QUOTA_RENEW_S: Final = 10.0
 """Quotas last for long, so that unused ones are renewed seldom."""
@@ -36,7 +39,8 @@ NEED_S: Final = 2.0
 KEEP_S: Final = 120
 """A limit without a row for this long is forgotten: it is full."""
 MAX_ROWS: Final = 200
-"""Limits in one call of the script, which takes some 10 us for each."""
+"""Limits in one call of the script, which takes some 40 us for each."""
+MAX_ROUND_ROWS: Final = 400
 PREFIX: Final = "{tailgate}:limit:"
 IN_USE: Final = "{tailgate}:limits"
 SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
@@ -50,12 +54,13 @@ Arguments = tuple[str | float, ...]
 class _Tenant:
     """A tenant in one tier whose limits are in use."""
 
-    __slots__ = ("asked_at", "demand", "every_s", "renew_at", "used")
+    __slots__ = ("asked_at", "demand", "every_s", "has_changed", "renew_at", "used")
 
     def __init__(self, now: float) -> None:
         self.demand = Rate(DEMAND_TAU_S)
         self.demand.latest_at = now
         self.asked_at = -math.inf
+        self.has_changed = False
         self.renew_at = now
         self.every_s = RENEW_S
         self.used: dict[str, tuple[float, float, float]] = {}
@@ -104,6 +109,8 @@ class Leases:
         """Time of the server up to which limits in use are known."""
         self._gateways = self._told = 1
         """How many gateways share the limits, and how many the controller knows of."""
+        self._whole: set[Tenancy] = set()
+        """Tenants of whom the present round has all limits."""
         self._errors: dict[Tenancy, str] = {}
         """By tenant and tier: why a limit could not be leased at the last try."""
 
@@ -112,32 +119,48 @@ class Leases:
         """Why a limit cannot be leased; empty if all can be."""
         return next(iter(self._errors.values()), "")
 
-    def calls(self, gateways: int) -> Iterator[LeaseCall]:
-        """The calls of one round. `gateways`: how many share the limits, this one included."""
+    def calls(self, gateways: int, most: int = MAX_ROUND_ROWS) -> Iterator[LeaseCall]:
+        """The calls of one round, with `most` rows or a few more: the rest have their turn in the next. `gateways`: how
+        many share the limits, this one included.
+        """
         self._gateways, now = gateways, self._clock()
         for key, count in self._demand.take().items():
             tenant = self._tenant(key, now)
             tenant.demand.add(now, count)
+            tenant.has_changed = True
             if count:
                 tenant.asked_at, tenant.every_s = now, RENEW_S
-            tenant.renew_at = now
+        self._whole.clear()
         rows: list[tuple[_Place, LimitUse]] = []
         for key, tenant in list(self._active.items()):
-            if tenant.renew_at <= now:
+            is_due = tenant.renew_at <= now
+            if most <= 0 or not (is_due or tenant.has_changed):
+                continue
+            tenant.has_changed = False
+            uses = self._uses(*key, now)
+            del self._active[key]
+            if not uses:  # its tier sets no limit here
+                self._errors.pop(key, None)
+                continue
+            self._active[key] = tenant  # the last to have a turn again
+            if is_due:
                 tenant.renew_at, tenant.every_s = now + tenant.every_s, QUOTA_RENEW_S
-                uses = self._uses(*key, now)
-                rows += [((*key, use.limit), use) for use in uses]
-                if not uses:
-                    del self._active[key]  # its tier sets no limit here
-                    self._errors.pop(key, None)
-        for start in range(0, max(1, len(rows)), MAX_ROWS):
-            yield self._call(rows[start : start + MAX_ROWS], now)
+                self._whole.add(key)
+            more = [
+                ((*key, use.limit), use) for use in uses if is_due or _is_tight(tenant, (*key, use.limit), use, now)
+            ]
+            most -= len(more)
+            if len(rows) + len(more) > MAX_ROWS:
+                yield self._call(rows, now)
+                rows = []
+            rows += more
+        yield self._call(rows, now)  # even without any, to learn which limits others use
 
     def leave(self) -> Iterator[LeaseCall]:
         """The calls by which this gateway gives all back."""
         for tenant in self._active.values():
             tenant.renew_at = -math.inf
-        for call in self.calls(self._gateways):
+        for call in self.calls(self._gateways, sys.maxsize):
             call.arguments[3] = 1
             yield call
 
@@ -200,7 +223,7 @@ class Leases:
                 until = call.at + (QUOTA_LEASE_S if place[2] in QUOTAS else LEASE_S)
                 elsewhere = max(0.0, level - grant)
                 leases.append(LimitLease(*place, use.used + grant, elsewhere, share, until, use.window))
-        for key in idle - in_use:
+        for key in (idle - in_use) & self._whole:
             self._active.pop(key, None)
         self._join(cast("list[object]", answer[1]), call.at)
         self._note({(place[0], place[1]) for place, _ in call.places}, errors)
@@ -226,6 +249,15 @@ class Leases:
             log.error(said, self.error)
         elif was_failing and not self._errors:
             log.info("store: all limits are leased again")
+
+
+def _is_tight(tenant: _Tenant, place: _Place, use: LimitUse, now: float) -> bool:
+    """Whether a lease may not last until it is renewed, at the pace since it was asked for."""
+    known = tenant.used.get(key_of(place, use.window))
+    if known is None:
+        return True
+    pace = (use.used - known[0]) / max(ROUND_S, now - known[2])
+    return use.left < max(use.need, pace * RENEW_S)
 
 
 def key_of(place: _Place, window: str = "") -> str:
