@@ -52,7 +52,7 @@ async function updateHistory() {
 async function updateSparks() {
   if (document.hidden || !state) return;
   for (const { name, replicas } of state.pools) {
-    if (replicas.length > MAX_SPARKED) continue;
+    if (!replicas.length || replicas.length > MAX_SPARKED) continue;
     const told = await ask("/admin/history/replicas?pool=" + encodeURIComponent(name));
     sparks.step_s = told.step_s;
     sparks.pools[name] = told.replicas;

@@ -27,6 +27,7 @@ POLICY = """\
 apiVersion: tailgate/v1
 models: {{emulated: {{pools: [main]}}}}
 pools:
+  empty: {{discover: {{file: replicas-that-nobody-lists.json}}}}
   main:
     replicas: [{{name: gpu-1, url: "{}"}}, {{name: gpu-2, url: "{}"}}]
 tiers:
@@ -92,6 +93,7 @@ async def test_console_draws_the_hour_of_every_tier_and_replica(rig: Rig) -> Non
     rig.pass_time(3)
     await rig.open()
     await expect(rig.page.locator("#ready")).to_have_text("ready")
+    await expect(rig.page.get_by_role("heading", name="empty")).to_be_visible()
     chart = rig.page.get_by_role("slider", name="TTFT of paid")
     await expect(chart.locator("path")).not_to_have_count(0)
     await expect(rig.page.get_by_role("slider")).to_have_count(3 + 2 * 3)
