@@ -141,7 +141,12 @@ class Judged:
         async def test() -> None:
             steps.append(await step(arrivals, rate_per_s, self._target, judged_by, self._plan, rules, self.stop))
 
-        self.shares = await beside(self.options.admin, warmup_s, test)
+        try:
+            self.shares = await beside(self.options.admin, warmup_s, test)
+        except ValueError as error:
+            if not steps:
+                raise
+            out.print(f"{error}; the verdicts stand without it", style="red")
         found = steps[0]
         out.print(f"{rate_per_s:.4g}/s: {found.verdict} after {found.seconds:.0f} s; {told(found.worst)}")
         return found

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -77,6 +80,46 @@ def test_certificate_of_a_kept_and_of_a_broken_promise(replica: str, tmp_path: P
     worse = run("certify", replica, tmp_path, "20s", "--at", "60", "--budget", "20", "--baseline", str(baseline))
     assert worse.exit_code in (1, 3), worse.output
     assert "less than before standard: goodput" in worse.stdout
+
+
+@contextmanager
+def half_good(reads: int) -> Iterator[str]:
+    """An admin port with metrics by which half of the requests are good. It answers so many times, and then fails."""
+    left = iter(range(reads))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = next(left, None)
+            offered = 0 if number is None else 100 * (1 + number)
+            body = f'tailgate_offered_requests_total{{tier="standard"}} {offered}\n'
+            body += f'tailgate_good_requests_total{{tier="standard"}} {offered / 2}\n'
+            self.send_response(500 if number is None else 200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.long
+def test_certificate_tells_that_the_gateway_counts_less_good_requests_than_clients_saw(
+    replica: str, tmp_path: Path
+) -> None:
+    options = ("--at", "60", "--budget", "20", "--markdown", str(tmp_path / "m.md"))
+    with half_good(3) as admin:
+        found = run("certify", replica, tmp_path, "20s", *options, "--admin", admin, "--json")
+    (goodput,) = (one for one in json.loads(found.stdout)["promises"] if one["gateway_kept"] is not None)
+    assert (goodput["gateway_kept"], goodput["gateway_differs"]) == (0.5, True)
+    assert "the gateway counts 50%, beyond the interval" in (tmp_path / "m.md").read_text()
+    with half_good(2) as admin:
+        found = run("certify", replica, tmp_path, "20s", *options, "--admin", admin)
+    assert found.exit_code in (0, 3), found.output
+    assert "the verdicts stand without it" in " ".join(found.stderr.split())
 
 
 @pytest.mark.long
