@@ -159,10 +159,12 @@ def test_an_updated_policy_reaches_running_pods() -> None:
     """The ConfigMap keeps its name and is mounted as a directory: the kubelet never updates a subPath."""
     assert KUSTOMIZATION["generatorOptions"]["disableNameSuffixHash"] is True
     assert read_yaml(OVERLAY / "kustomization.yaml")["generatorOptions"]["disableNameSuffixHash"] is True
-    (volume,) = POD["spec"]["volumes"]
+    volume, _ = POD["spec"]["volumes"]
     assert volume["configMap"] == {"name": KUSTOMIZATION["configMapGenerator"][0]["name"]}
-    (mount,) = CONTAINER["volumeMounts"]
+    mount, state = CONTAINER["volumeMounts"]
     assert set(mount) == {"name", "mountPath", "readOnly"}
+    (kept,) = [each["value"] for each in CONTAINER["env"] if each["name"] == "TAILGATE_STATE_DIR"]
+    assert kept == state["mountPath"]
     assert CONTAINER["args"] == ["serve", "--policy", f"{mount['mountPath']}/policy.yaml"]
 
 

@@ -50,6 +50,11 @@ def test_systemd_unit_checks_the_policy_before_it_serves() -> None:
     assert values("ExecStartPre") == ["/opt/tailgate/bin/tailgate check /etc/tailgate/policy.yaml"]
 
 
+def test_systemd_keeps_the_state_where_the_gateway_writes_it() -> None:
+    variables = dict(value.split("=", 1) for value in values("Environment"))
+    assert variables["TAILGATE_STATE_DIR"] == f"/var/lib/{values('StateDirectory')[0]}"
+
+
 def test_systemd_reload_is_a_sighup_and_stop_is_a_drain() -> None:
     assert values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
     assert values("KillSignal") == ["SIGTERM"]
