@@ -226,7 +226,7 @@ class Leases:
         for key in (idle - in_use) & self._whole:
             self._active.pop(key, None)
         self._join(cast("list[object]", answer[1]), call.at)
-        self._note({(place[0], place[1]) for place, _ in call.places}, errors)
+        self._note(in_use | idle, errors)
         if leases or self._told != self._gateways:
             self._told = self._gateways
             self._share(self._gateways, tuple(leases))
@@ -239,12 +239,13 @@ class Leases:
                 self._tenant(tenancy, now).renew_at = now
 
     def _note(self, asked: set[Tenancy], errors: dict[Tenancy, str]) -> None:
-        """Say once that limits cannot be leased. `asked`: tenants of the call."""
+        """Say once that limits cannot be leased. `asked`: tenants of the call. It counts if it has all their limits."""
         was_failing = bool(self._errors)
-        for key in asked:
+        for key in asked & self._whole:
             self._errors.pop(key, None)
-        self._errors.update(errors)
-        if errors and not was_failing:
+            if key in errors:
+                self._errors[key] = errors[key]
+        if self._errors and not was_failing:
             said = "store: %.200s; its tenant has an equal share of it at each gateway until this is mended"
             log.error(said, self.error)
         elif was_failing and not self._errors:

@@ -298,6 +298,21 @@ def test_a_wrong_type_at_the_key_of_one_limit_leaves_the_others(store: Redis, ca
     assert caplog.text.count("all limits are leased again") == 1
 
 
+def test_a_key_that_breaks_while_another_limit_is_at_its_end_is_logged_once(
+    store: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    fleet = Fleet(store, 1, Limits(requests_per_min=6000, concurrency=1))
+    one = fleet.all[0]
+    for number in range(40):
+        if number == 10:
+            store.set(key_of(("acme", "std", LimitKind.REQUESTS)), "text")
+        one.asks()
+        fleet.rounds()
+    assert "WRONGTYPE" in one.leases.error
+    assert sum("WRONGTYPE" in record.getMessage() for record in caplog.records) == 1
+
+
 def test_a_value_of_another_version_is_refused_by_name(store: Redis) -> None:
     fleet = Fleet(store, 1, REQUESTS)
     store.hset(key_of(("acme", "std", LimitKind.REQUESTS)), "v", "9")
