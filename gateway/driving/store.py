@@ -16,6 +16,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -37,6 +38,10 @@ KEEP_S: Final = 60
 _SHARING_ROUNDS: Final = round(LEASE_S / INTERVAL_S)
 """A gateway that was heard in this many rounds has a part of each limit: its leases may still be good."""
 VERSION: Final = 1
+WRONG_URL: Final = (
+    "--store: write redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path; in a password write %2F for "
+    "/, %23 for # and %40 for @"
+)
 MISSING: Final = "--store needs the extra `fleet`: pip install 'tailgate[fleet]'"
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -128,8 +133,10 @@ class Store:
 
         try:
             given: Mapping[str, Any] = client.connection.parse_url(url)
-        except ValueError as error:
-            raise StoreError(f"--store: {error}") from None
+        except ValueError:  # its text may have a part of the password
+            raise StoreError(WRONG_URL) from None
+        if not ("path" in given or "db" in given or not urlsplit(url).path.strip("/")):
+            raise StoreError(WRONG_URL)  # redis-py would use database 0
         self.address = str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")
         self._connect = connect
         self._client: Any = None

@@ -198,11 +198,22 @@ def test_a_load_reads_back_as_it_was_written() -> None:
     assert load_from_bytes(load_to_bytes(LOAD, 7)) == (7, LOAD)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:6379", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://:secret@127.0.0.1:1",
+        "127.0.0.1:6379",
+        "",
+        "redis://:secret/2@127.0.0.1:6379/0",
+        "redis://me:secret#2@127.0.0.1:6379/0",
+        "redis://127.0.0.1:6379/secret",
+    ],
+)
 def test_an_address_that_is_no_store_is_refused_without_the_password(url: str) -> None:
     with pytest.raises(StoreError, match="--store: ") as raised:
         Store(url, lambda _: LOAD, lambda *_: None)
     assert "redis://" in str(raised.value)
+    assert "secret" not in str(raised.value)
 
 
 async def test_a_store_that_never_was_there_does_not_stop_the_gateway(
