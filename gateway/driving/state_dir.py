@@ -107,7 +107,10 @@ class StateKeeper:
         if saved is not None:
             away_s = max(0.0, time.time() - saved.written_unix_s)
             self._driver.recall(saved.memory, away_s)
-            self._responses.recall(saved.responses, self._driver.clock() - away_s)
+            try:
+                self._responses.recall(saved.responses, self._driver.clock() - away_s)
+            except Exception as error:  # noqa: BLE001 - a bug costs the responses; the gateway starts in any case
+                self._driver.supervisor.caught(Callback.WATCH, error)
             log.info("%s was written %.0f s ago: the gateway knows what it had learned then", self._dir.path, away_s)
         self._begun.set()
 

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from gateway.app import Gateway
-from gateway.driving.state_bytes import state_from_bytes
+from gateway.driving.state_bytes import line_of, state_from_bytes, with_header
 from gateway.driving.state_dir import StateDir, StateDirError
 from gateway.observe.journal.replay import in_order, replay
 from gateway.policy import load_text
@@ -107,6 +107,16 @@ async def test_state_that_cannot_be_read_is_named_and_left_alone(
     async with kept(tmp_path, rules(*fleet.urls)) as gw:
         await answered(gw.url, 3)
     assert state_from_bytes(file.read_bytes()).memory["pools"]
+
+
+@pytest.mark.parametrize("part", [("responses", [["acme"]]), ("responses", [7]), ("memory", {"at": "x", "pools": {}})])
+async def test_gateway_serves_with_a_state_of_another_form(
+    tmp_path: Path, emulator: EmulatorFactory, part: tuple[str, Any]
+) -> None:
+    fleet = await emulator(replicas=1)
+    (tmp_path / "state.jsonl").write_bytes(with_header(line_of(*part), 1.5))
+    async with kept(tmp_path, rules(*fleet.urls)) as gw:
+        await answered(gw.url, 1)
 
 
 async def test_file_that_is_moved_away_is_replaced_while_the_gateway_runs(
