@@ -40,7 +40,7 @@ def test_no_file_of_the_gateway_has_too_many_lines() -> None:
 
 
 # They may fall. The commit that raises one names the user who asked for it.
-MAX_CORE_LINES = 16_950
+MAX_CORE_LINES = 16_980
 MAX_CORE_NUMBERS = 356
 MAX_POLICY_FIELDS = 174
 MAX_METRICS = 89

@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.controller import Controller
+from gateway.core.fleet.prefix_cache.prefix_index import holding
 from gateway.core.policy import Policy
+from gateway.core.request import Prefix
 from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import ReplicaState, Trust
 from tests.effort import examples
 
 from .made import STEADY, memory_of, policy, pool, tier
-from .playbook import Story, play
+from .playbook import Story, dispatch, play
 from .steady import Traffic, fleet, state
 
 PROMISED = tier("std", slo=Slo((Objective(0.99, 5.0),), (Objective(0.99, 1.0),), (Objective(0.99, 60.0),)))
@@ -105,6 +107,17 @@ def test_ejected_replica_that_discovery_found_waits_for_its_first_check() -> Non
 def test_drain_by_an_operator_outlives_the_process() -> None:
     before = taught().drains("r2")
     assert state(successor(before), "r2") is ReplicaState.DRAINED
+
+
+def test_conversation_goes_on_at_its_replica_after_a_restart() -> None:
+    prefix = Prefix(blocks=(11, 12, 13), ends=(2048, 4096, 6000), size=6000)
+    before = play(policy(pool("p", "r1", "r2", "r3"), tier("std")))
+    before.arrives("q", prompt=1500, prefix=prefix).expect(dispatch("r1", of="q"))
+    after = successor(before)
+    (found,) = after.controller.state.fleet
+    assert [replica.cache.matched(prefix) for replica in found.replicas.values()] == [6000, 0, 0]
+    assert len(holding(prefix, found.holders)) == 1
+    assert written(after)["replicas"]["r1"]["blocks"] == ((13, 30, False), (12, 32, False), (11, 32, True))
 
 
 def test_facts_of_other_pools_and_of_other_engines_are_left_out() -> None:

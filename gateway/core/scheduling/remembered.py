@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from gateway.core.estimators.memory import objects_in
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.scheduling.state import State
+
+MAX_BLOCKS: Final = 2**13
+"""Blocks of prompts that are handed over for each pool, shared evenly by its replicas: 16 MiB of conversations."""
 
 
 def memory(state: State, now: float) -> dict[str, object]:
@@ -40,6 +44,7 @@ def memory_of(replica: Replica, state: State) -> dict[str, object]:
         "limit": replica.learned.memory(),
         "kv": replica.kv.memory(),
         "cache": replica.cache.evidence.memory(),
+        "blocks": replica.cache.memory(MAX_BLOCKS // max(1, len(replica.pool.replicas))),
         "budget": replica.budget.memory(),
         "health": replica.health.memory(),
     }
@@ -80,6 +85,8 @@ def _recall_of(replica: Replica, told: Mapping[str, object], state: State, shift
     replica.kv.recall(told.get("kv"), shift_s)
     replica.cache.evidence.recall(told.get("cache"), shift_s)
     replica.cache.resize(replica.kv.capacity_tokens)
+    if not len(replica.cache):
+        replica.cache.recall(told.get("blocks"))
     replica.budget.recall(told.get("budget"), shift_s)
     replica.health.recall(told.get("health"), shift_s, now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final, TypeAlias
 
+from gateway.core.estimators.memory import rows_in
 from gateway.core.fleet.prefix_cache.cache_evidence import CacheEvidence
 from gateway.core.request import Prefix
 
@@ -96,6 +97,23 @@ class PrefixIndex:
         for block in prefix.blocks[len(prefix.blocks) - new :]:
             self._units -= self._blocks.pop(block, 0)
             self._let_go(block)
+
+    def memory(self, most: int) -> list[object]:
+        """The `most` latest blocks, the least recent first: their sizes in units, and whether a prompt begins there."""
+        latest = islice(self._blocks.items(), max(0, len(self._blocks) - most), None)
+        holders: Holders = {} if self.holders is None else self.holders
+        return [(block, units, self in holders.get(block, NOWHERE)) for block, units in latest]
+
+    def recall(self, memory: object) -> None:
+        """Take over the blocks of a predecessor, whose engine still has them. The index must be empty."""
+        for row in rows_in(memory):
+            match row:
+                case [int(block), int(units), bool(begins)] if units > 0:
+                    self._blocks[block] = units
+                    self._units += units
+                    if begins and self.holders is not None:
+                        self.holders.setdefault(block, {})[self] = None
+        self._evict()
 
     def clear(self) -> None:
         """Forget all blocks, because the engine has restarted or does not hold them."""
