@@ -40,7 +40,7 @@ KEEP_S: Final = 120
 """A limit without a row for this long is forgotten: it is full."""
 MAX_ROWS: Final = 200
 """Limits in one call of the script, which takes some 40 us for each."""
-MAX_ROUND_ROWS: Final = 400
+MAX_ROUND_ROWS: Final = 200
 PREFIX: Final = "{tailgate}:limit:"
 IN_USE: Final = "{tailgate}:limits"
 SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()

@@ -14,7 +14,7 @@ from gateway.observe.metrics.facts import RefusalFamily, Streak, TierFacts
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import SPAN_S
-from gateway.observe.sources import Watched
+from gateway.observe.sources import StoreView, Watched
 
 Unhealthy = Mapping[tuple[str, str], str]
 """Error of the last health check, by (pool, replica); empty if it passed."""
@@ -50,7 +50,9 @@ class Headline:
     details: str = ""
 
 
-def headlines(metrics: Metrics, snapshot: Snapshot, watched: Sequence[Watched], now: float) -> tuple[Headline, ...]:
+def headlines(
+    metrics: Metrics, snapshot: Snapshot, watched: Sequence[Watched], now: float, store: StoreView | None = None
+) -> tuple[Headline, ...]:
     """All that is wrong now, the worst first; or that nothing is. Never empty."""
     tiers = [facts for name in metrics.policy.tiers if (facts := metrics.tiers.get(name)) is not None]
     unhealthy = {(one.pool, one.name): one.errors.get("health", "") for one in watched}
@@ -59,8 +61,15 @@ def headlines(metrics: Metrics, snapshot: Snapshot, watched: Sequence[Watched], 
         *_lost_requests(metrics, snapshot, tiers, now),
         *_late(metrics, snapshot, tiers, now),
         *_out(snapshot, unhealthy),
+        *_store_away(store),
     )
     return found or (_well(tiers, now),)
+
+
+def _store_away(store: StoreView | None) -> Iterator[Headline]:
+    if store is not None and store.error:
+        what = "this gateway has an equal share of each limit, and knows no loads of others"
+        yield Headline(Level.WARN, "the store is away", None, f"{store.address}: {store.error}; {what}")
 
 
 def _unserved(snapshot: Snapshot, unhealthy: Unhealthy, tiers: Sequence[TierFacts], now: float) -> Iterator[Headline]:

@@ -77,7 +77,7 @@ def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, objec
         "uptime_s": now - started,
         "ready": not not_ready,
         "not_ready": not_ready,
-        "headlines": headlines(metrics, snapshot, watched, now),
+        "headlines": headlines(metrics, snapshot, watched, now, sources.store()),
         "policy": {
             "generation": policy.generation,
             "digest": policy.digest,

@@ -10,7 +10,7 @@ from gateway.core.results import Outcome, Reason
 from gateway.core.snapshot import CapacityBound, HealthView, PoolView, ReplicaState, Snapshot
 from gateway.observe.headline import Headline, Level, headlines
 from gateway.observe.metrics.metrics import Metrics
-from gateway.observe.sources import Watched
+from gateway.observe.sources import StoreView, Watched
 
 from .made import OK, POLICY, REFUSED, SNAPSHOT, a_request
 
@@ -135,3 +135,12 @@ def test_headline_of_a_pool_whose_replicas_are_all_absent_tells_once_requests_fa
     metrics = Metrics(POLICY)
     metrics.ended(replace(FAILED, request=a_request(body_at=129.0), why=Reason.NO_REPLICAS, attempts=0))
     assert of(metrics, pool(ReplicaState.ABSENT))[0].what == "nobody serves pool short"
+
+
+def test_headline_of_a_store_that_is_away_names_its_error_and_what_follows() -> None:
+    store = StoreView("valkey:6379", 0, 3, "Connection refused")
+    (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, store)
+    assert (found.level, found.what) == (Level.WARN, "the store is away")
+    assert found.details.startswith("valkey:6379: Connection refused; this gateway has an equal share of each limit")
+    (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, replace(store, error=""))
+    assert found.level is Level.IDLE

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from time import monotonic
 
 import httpx
@@ -147,14 +148,20 @@ async def test_requests_go_on_beside_a_store_that_answers_late(
     fleet = await emulator(replicas=1)
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, late_s: float) -> None:
-        while data := await reader.read(65536):
-            await asyncio.sleep(late_s)
-            writer.write(data)
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                await asyncio.sleep(late_s)
+                writer.write(data)
         writer.close()
 
+    carrying: set[asyncio.Task[object]] = set()
+
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        carrying.add(task)
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", store.port)
-        await asyncio.gather(carry(reader, far_writer, 0.0), carry(far_reader, writer, 0.2), return_exceptions=True)
+        await asyncio.gather(carry(reader, far_writer, 0.0), carry(far_reader, writer, 0.2))
 
     async with await asyncio.start_server(accept, "127.0.0.1", 0) as slow:
         port = slow.sockets[0].getsockname()[1]
@@ -164,6 +171,7 @@ async def test_requests_go_on_beside_a_store_that_answers_late(
                 body = chat(max_tokens=1).split(b"\r\n\r\n", 1)[1]
                 assert (await client.post(f"{gw.url}/v1/chat/completions", content=body)).status_code == 200
         await gw.drain()
+        await asyncio.gather(*carrying)
 
 
 @needs_store

@@ -149,9 +149,10 @@ const left = (of, limit) => limit === null ? "–" : `${whole(of)} of ${whole(li
 
 function tenants(list) {
   if (!list.length) return span("soft", "none");
-  return table(["tenant", "tier", "in flight", "requests left", "tokens left"], list.map(t => [t.tenant, t.tier,
+  return table(["tenant", "tier", "in flight", "requests left", "tokens left", "quotas"], list.map(t => [t.tenant, t.tier,
     t.concurrency_limit === null ? whole(t.in_flight) : left(t.in_flight, t.concurrency_limit),
-    left(t.requests_left, t.requests_limit), left(t.tokens_left, t.tokens_limit)]));
+    left(t.requests_left, t.requests_limit), left(t.tokens_left, t.tokens_limit),
+    t.quotas.map(q => `${left(q.left, q.amount)} ${q.limit.replace("-", " a ")}`).join(", ") || "–"]));
 }
 
 
