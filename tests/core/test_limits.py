@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.core.policy import LimitKind, Limits
 from gateway.core.queueing.bucket import TokenBucket
 from gateway.core.queueing.limits import Tenants
-from gateway.core.sample import LimitLease
+from gateway.core.sample import LimitLease, QuotaWindow
 
 from .made import STEADY, tier
 
@@ -112,6 +112,17 @@ def test_gateway_without_a_store_has_its_equal_share_of_a_concurrency_limit(
             bucket.take(1.0, 4.0)
             under_way += 1
     assert under_way == max(1, limit // gateways)
+
+
+def test_gateway_without_a_store_has_its_equal_share_of_what_was_left_of_a_quota() -> None:
+    bucket = TokenBucket(1000, 0.0, 0.5, 0.0, QuotaWindow("day", "2026-11-29", 86400.0))
+    bucket.lease = LimitLease("acme", "std", LimitKind.TOKENS_DAY, 10.0, 590.0, 0.1, 30.0, "2026-11-29")
+    bucket.take(10.0, 20.0)
+    assert bucket.wait_s(1.0, 20.0) == 1.0, "others have some"
+    assert bucket.level(40.0) == 295.0
+    bucket.take(100.0, 40.0)
+    assert bucket.level(50.0) == 195.0
+    assert bucket.wait_s(196.0, 50.0) == 86350.0
 
 
 LIMITS = Limits(requests_per_min=5, tokens_per_min=1000, concurrency=4)

@@ -14,7 +14,8 @@ class TokenBucket:
     """A token bucket that refills evenly with `per_min`. It holds `limit` tokens, at least 1, and may be overdrawn.
 
     Gateways can share it. Without a lease, one of them has the part `share` (0-1) of bucket and refill. A lease does
-    not refill: each new one says how much may be used. When it lapses, its rest is what the part begins with.
+    not refill: each new one says how much may be used. When it lapses, its rest is what the part begins with;
+    of a quota, the part of what all had left.
     """
 
     __slots__ = ("_at", "_level", "burst", "earlier", "lease", "per_min", "share", "used", "window")
@@ -42,6 +43,8 @@ class TokenBucket:
             level, at = lease.up_to - self.used, lease.until
             if now < at:
                 return level
+            if self.window is not None:
+                level = (level + lease.elsewhere) * self.share
         if not self.per_min and self.window is None:
             return self.burst * self.share - self.used  # nothing refills, and all that is used comes back
         return min(self.burst * self.share, level + (now - at) * self.per_min * self.share / 60.0)
