@@ -64,7 +64,7 @@ class Waker:
                         calls.create_task(self._call(pool, f"{target.url}/wake_up", target.access, WAKE_UP_S))
 
     def due(self, now: float) -> list[str]:
-        """Pools for whose replicas is called now."""
+        """Pools whose replicas are called for now."""
         held = self._on_hold()
         for pool in [pool for pool in self._next if not held.get(pool)]:
             del self._next[pool]
