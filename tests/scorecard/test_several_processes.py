@@ -232,12 +232,12 @@ async def test_concurrency_of_a_tenant_counts_over_all_relays(
 async def test_quota_that_is_raised_by_a_reload_is_raised_at_every_relay(
     tmp_path: Path, capture: Capture, connect: Connect
 ) -> None:
-    async with two_relays(tmp_path, rules(capture.url, tier="limits: {requests: 1/day}")) as served:
+    async with two_relays(tmp_path, rules(capture.url, tier="limits: {requests: 1/month}")) as served:
         clients = [await connect(served.url) for _ in range(4)]
         answers = [await client.ask(chat()) for client in clients]
         assert [answer.status for answer in answers] == [200, 429, 429, 429]
         assert answers[3].reason == "limit-quota"
-        (tmp_path / "policy.yaml").write_text(rules(capture.url, tier="limits: {requests: 9/day}"))
+        (tmp_path / "policy.yaml").write_text(rules(capture.url, tier="limits: {requests: 9/month}"))
         served.signal(signal.SIGHUP)
         await seen(served, lambda state: state["policy"]["generation"] == 2)
         long = chat(content="Hello " * 20_000)  # relays may refuse it unread
