@@ -177,3 +177,11 @@ def test_fairness_of_lengths_leaves_out_what_an_engine_refused() -> None:
     for tokens in (1000, 6000):
         assert fairness.is_owed(tokens, 0.1, 0.0) is without.is_owed(tokens, 0.1, 0.0)
     assert fairness.is_long(1001) is without.is_long(1001)
+
+
+@pytest.mark.parametrize("rate", [DrainRate(), TurnRate()], ids=["drain", "turns"])
+def test_event_that_a_pool_counted_before_a_reload_made_it_anew_is_not_taken_back_from_the_new_one(
+    rate: DrainRate | TurnRate,
+) -> None:
+    rate.take_back(1e6)
+    assert (rate.per_s(1.0) if isinstance(rate, DrainRate) else rate.per_s(1e6)) is None

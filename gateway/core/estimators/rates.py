@@ -45,8 +45,8 @@ class Decay(Remembering):
         return kept
 
     def left_of(self, at: float) -> float:
-        """Share (0-1) of what was added at `at` that is left at `latest_at`."""
-        return math.exp((at - self.latest_at) / self.tau_s)
+        """Share (0-1) of what was added at `at` that is left at `latest_at`. Nothing was added here later."""
+        return math.exp((at - self.latest_at) / self.tau_s) if at <= self.latest_at else 0.0
 
 
 class Decayed(Decay):
