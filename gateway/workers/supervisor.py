@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.api_side import CLOSE_GRACE_S
@@ -30,6 +33,8 @@ ACCEPTED_AT_ONCE = 64
 """At most this many connections are accepted in one turn of the loop."""
 NOTICE_S = 1.0
 """Before a relay is replaced, its answers say `Connection: close` for this long, so that clients go to the others."""
+HASH_SEED: Final = str(1 + secrets.randbelow(2**32 - 1))
+"""Key of all processes for hashes, so that relays hash the beginning of a prompt alike (gateway/wire/prefix.py)."""
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Pauses before a process that ended is started again: longer each time that it ends before it is ready."""
 
@@ -63,6 +68,7 @@ class ChildProcess:
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
+            env=os.environ | {"PYTHONHASHSEED": HASH_SEED},
             start_new_session=True,
         )
         theirs.close()

@@ -244,6 +244,20 @@ async def test_quota_that_is_raised_by_a_reload_is_raised_at_every_relay(
         assert [(await client.ask(long)).status for client in clients] == [200] * 4
 
 
+async def test_every_relay_sends_a_conversation_where_its_beginning_was_read(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    async with Capture() as other, two_relays(tmp_path, rules(capture.url, other.url)) as served:
+        clients = [await connect(served.url) for _ in range(4)]
+        topics = [f"topic {letter}, " for letter in "abcde"]
+        for topic in topics:
+            for client in clients:
+                assert (await client.ask(chat(content=topic * 400))).status == 200
+        for topic in topics:
+            counts = [sum(topic.encode() in call.body for call in each.calls) for each in (capture, other)]
+            assert sorted(counts) == [0, 4]
+
+
 async def test_journal_of_a_decider_is_replayed_bit_for_bit(tmp_path: Path, capture: Capture, connect: Connect) -> None:
     journal = tmp_path / "calls.jsonl"
     async with two_relays(tmp_path, rules(capture.url), TAILGATE_JOURNAL=str(journal)) as served:
