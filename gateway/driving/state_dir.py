@@ -12,11 +12,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from gateway.core.estimators.memory import objects_in
 from gateway.core.results import Callback
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.state_bytes import SavedState, UnreadableStateError, line_of, state_from_bytes, with_header
@@ -27,6 +28,8 @@ log = logging.getLogger("tailgate")
 EVERY_S: Final = 2.0
 BATCH: Final = 100
 """Replicas, or stored responses, that are read in one turn of the loop: one or two milliseconds."""
+KEY: Final = hash(b"tailgate")
+"""Tells whether hashes of prompts (gateway/wire/prefix.py) mean the same as in an earlier process."""
 T = TypeVar("T")
 
 
@@ -106,7 +109,7 @@ class StateKeeper:
         saved = await asyncio.to_thread(self._dir.read)
         if saved is not None:
             away_s = max(0.0, time.time() - saved.written_unix_s)
-            self._driver.recall(saved.memory, away_s)
+            self._driver.recall(_readable(saved.memory), away_s)
             try:
                 self._responses.recall(saved.responses, self._driver.clock() - away_s)
             except Exception as error:  # noqa: BLE001 - a bug costs the responses; the gateway starts in any case
@@ -144,7 +147,7 @@ class StateKeeper:
         """All state, without the header."""
         now = self._driver.clock()
         controller = self._driver.controller
-        lines = [line_of("memory", controller.memory(now))]
+        lines = [line_of("memory", {**controller.memory(now), "key": KEY})]
         for names in batched(name for _, name, _, _ in controller.states()):
             await asyncio.sleep(0)  # requests are served in between
             lines.append(line_of("replicas", {name: controller.memory_of(name) for name in names}))
@@ -152,6 +155,14 @@ class StateKeeper:
             await asyncio.sleep(0)
             lines.append(line_of("responses", rows))
         return b"".join(lines)
+
+
+def _readable(memory: Mapping[str, object]) -> Mapping[str, object]:
+    """The memory without blocks of prompts that were hashed with another key."""
+    if memory.get("key") == KEY:
+        return memory
+    replicas = objects_in(memory.get("replicas"))
+    return {**memory, "replicas": {name: {**objects_in(each), "blocks": ()} for name, each in replicas.items()}}
 
 
 def batched(items: Iterable[T]) -> Iterator[list[T]]:

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.driving.state_bytes import line_of, state_from_bytes, with_header
-from gateway.driving.state_dir import StateDir, StateDirError
+from gateway.driving.state_dir import KEY, StateDir, StateDirError
 from gateway.observe.journal.replay import in_order, replay
 from gateway.policy import load_text
 from gateway.settings import Settings
@@ -107,6 +107,21 @@ async def test_state_that_cannot_be_read_is_named_and_left_alone(
     async with kept(tmp_path, rules(*fleet.urls)) as gw:
         await answered(gw.url, 3)
     assert state_from_bytes(file.read_bytes()).memory["pools"]
+
+
+@pytest.mark.parametrize(("key", "known"), [(KEY, 1), (KEY + 1, 0)])
+async def test_blocks_of_prompts_that_another_key_hashed_are_left_out(
+    tmp_path: Path, emulator: EmulatorFactory, key: int, known: int
+) -> None:
+    fleet = await emulator(replicas=1)
+    (replica,) = load_text(rules(*fleet.urls), "policy.yaml", {}).pools["main"].replicas
+    told = {"pool": "main", "url": replica.url, "blocks": [[11, 32, True]]}
+    lines = line_of("memory", {"key": key}) + line_of("replicas", {replica.name: told})
+    (tmp_path / "state.jsonl").write_bytes(with_header(lines, 1.5))
+    async with kept(tmp_path, rules(*fleet.urls)) as gw:
+        found = gw.controller.state.fleet.replica(replica.name)
+        assert found is not None
+        assert len(found.cache) == known
 
 
 @pytest.mark.parametrize("part", [("responses", [["acme"]]), ("responses", [7]), ("memory", {"at": "x", "pools": {}})])
