@@ -55,7 +55,7 @@ LOADTEST_OPTIONS = ROOT / "docs" / "reference" / "loadtests.md"
 RESULTS = ROOT / "docs" / "results"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Variables for commands or tests, not for the process: these are not settings.
-OTHER_VARIABLES = {"TAILGATE_KEY", "TAILGATE_PURE", "TAILGATE_TEST_LONG"}
+OTHER_VARIABLES = {"TAILGATE_KEY", "TAILGATE_PURE", "TAILGATE_TEST_LONG", "TAILGATE_TRACES"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
