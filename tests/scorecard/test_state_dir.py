@@ -109,7 +109,7 @@ async def test_state_that_cannot_be_read_is_named_and_left_alone(
     assert state_from_bytes(file.read_bytes()).memory["pools"]
 
 
-@pytest.mark.parametrize(("key", "known"), [(KEY, 1), (KEY + 1, 0)])
+@pytest.mark.parametrize(("key", "known"), [(KEY, 1), (KEY + 1, 0)], ids=["this key", "another key"])
 async def test_blocks_of_prompts_that_another_key_hashed_are_left_out(
     tmp_path: Path, emulator: EmulatorFactory, key: int, known: int
 ) -> None:
