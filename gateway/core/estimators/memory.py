@@ -57,8 +57,10 @@ def _in_form_of(mine: object, told: object) -> object:
         if any(type(item) is not type(own) for own, item in zip(mine, rows, strict=False)):
             return mine
         return tuple(rows) if isinstance(mine, tuple) else rows
+    if isinstance(mine, bool):  # first: compiled code makes an int of what it takes for one
+        return told if isinstance(told, bool) else mine
     if isinstance(mine, int):
-        return told if type(told) is type(mine) else mine
+        return told if type(told) is int else mine
     if mine is None or isinstance(mine, float):
         return float(told) if isinstance(told, int | float) else mine
     return mine
