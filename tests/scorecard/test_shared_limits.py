@@ -33,10 +33,10 @@ async def store() -> AsyncIterator[RealStore]:
 
 
 async def pair(gateway: GatewayFactory, policy: str, url: str) -> list[Gateway]:
-    """Two gateways that hear each other."""
+    """Two gateways that hear each other, and share limits."""
     both = [await gateway(policy, store=url) for _ in range(2)]
     for gw in both:
-        await until(lambda gw=gw: gw.store is not None and gw.store.view().gateways == 1)
+        await until(lambda gw=gw: all(pool.gateways == 2 for pool in gw.controller.state.fleet))
     return both
 
 
@@ -79,7 +79,7 @@ async def test_a_journal_with_leases_replays_bit_for_bit(
     policy = rules(*fleet.urls, tier="limits: {requests: 30/min, tokens: 9k/min, concurrency: 4}")
     one = await gateway(policy, store=store.url, journal=tmp_path / "journal")
     await gateway(policy, store=store.url)
-    await until(lambda: one.store is not None and one.store.view().gateways == 1)
+    await until(lambda: all(pool.gateways == 2 for pool in one.controller.state.fleet))
     async with asyncio.timeout(60):
         while '"LimitLease"' not in (tmp_path / "journal").read_text("utf-8"):
             await ask(one, each=1)
