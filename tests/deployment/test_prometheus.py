@@ -39,7 +39,7 @@ models:
   old: {{pools: [main], upstream: emulated, mirror: {{to: shadow, share: 1}}}}
   new: {{pools: [other], upstream: emulated}}
   small: {{pools: [other], upstream: emulated}}
-  hung: {{pools: [full], upstream: emulated}}
+  crowded: {{pools: [full], upstream: emulated}}
 pools:
   main: {{slots: 4, queue: {{limit: 8}}, replicas: [{{name: m1, url: "{}"}}, {{name: m2, url: "{}"}}]}}
   other: {{slots: 4, queue: {{limit: 8}}, replicas: [{{name: o1, url: "{}"}}]}}
@@ -78,7 +78,8 @@ class Rig:
     async def load(self) -> None:
         """Ask for everything that the dashboard shows, until cancelled. Some requests fail, wait or fall back."""
         async with httpx.AsyncClient(base_url=self.gateway.url, timeout=30.0) as client, asyncio.TaskGroup() as group:
-            for name in ("default", "default", "default", "sql", "hung", "hung"):
+            # One of three is served, one waits, and there is no room for the other: it falls back.
+            for name in ("default", "default", "default", "sql", "crowded", "crowded", "crowded"):
                 group.create_task(self._ask_again(client, name))
 
     async def _ask_again(self, client: httpx.AsyncClient, name: str) -> None:
