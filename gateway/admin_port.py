@@ -116,7 +116,7 @@ class AdminPort:
 
     def _under_way(self, client_id: str) -> list[RequestState]:
         requests = self.controller.state.requests.values()
-        return [live for live in requests if live.request.origin.request_id == client_id]
+        return [state for state in requests if state.request.origin.request_id == client_id]
 
     def _relays(self) -> list[RelayView]:
         loads = [] if self.hub is None else self.hub.loads()

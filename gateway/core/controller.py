@@ -4,8 +4,8 @@ Rules
 
 1. A request (`RequestState`) is waiting, in a queue or on hold, or running, or over. It is over when it has an outcome
    and no open attempt. `Ended` is then returned for it, exactly once.
-2. An attempt is opened by `Dispatch` and closed by exactly one `finish`. In between it holds a slot of its replica,
-   whatever happens to the request. `Cancel` asks the caller to close it; `finish` frees the slot.
+2. An attempt is opened by `Dispatch` and closed by exactly one `result`. In between it holds a slot of its replica,
+   whatever happens to the request. `Cancel` asks the caller to close it; `result` frees the slot.
 3. Before `Commit` the client has seen nothing, so another attempt may still be made. After `Commit` nothing is retried:
    a failure is a `Refuse`, which the caller turns into an error event.
 4. A client gets at most one answer. Its answer begins with a `Commit`, or is one `Refuse`. After a `Commit` there may
@@ -70,14 +70,14 @@ class Controller(Inspector):
     def arrive(self, request: Request, now: float) -> list[Command]:
         """A request has arrived completely and needs a replica."""
         commands = self._call.begin(now)
-        live = RequestState(request)
-        self._requests[request.id] = live
+        state = RequestState(request)
+        self._requests[request.id] = state
         if request.body_hash is not None and self.state.quarantine.refuses(request.body_hash, now):
-            self.lifecycle.refuse(live, Outcome.INVALID, Reason.QUARANTINED)
+            self.lifecycle.refuse(state, Outcome.INVALID, Reason.QUARANTINED)
             return commands
-        offer = self.scheduler.place(live)
-        if offer is not None and self.scheduler.reserve(live, offer):
-            self.scheduler.enter(live, offer)
+        offer = self.scheduler.place(state)
+        if offer is not None and self.scheduler.reserve(state, offer):
+            self.scheduler.enter(state, offer)
         return commands
 
     def adopt(self, request: Request, running: Sequence[RunningAttempt], now: float) -> list[Command]:
@@ -85,11 +85,11 @@ class Controller(Inspector):
         this controller has not seen their load. Their ids are new here: see `number_from`.
         """
         commands = self._call.begin(now)
-        live = RequestState(request)
-        self._requests[request.id] = live
-        offer = self.scheduler.place(live)
+        state = RequestState(request)
+        self._requests[request.id] = state
+        offer = self.scheduler.place(state)
         if offer is not None:
-            self.scheduler.adopt(live, offer, running)
+            self.scheduler.adopt(state, offer, running)
         return commands
 
     def number_from(self, attempt_id: int, now: float) -> list[Command]:
@@ -101,12 +101,12 @@ class Controller(Inspector):
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         """The request was written completely to a connection of this attempt. Returns no commands."""
         attempt = self._attempts[attempt_id]
-        live = attempt.live
+        state = attempt.state
         again = attempt.sent_at is not None  # the replica refused a field that the gateway had added
         attempt.sent_at = attempt.last_at = now
-        live.reached = True
-        if live.outcome is None and live.visible:
-            self.lifecycle.arm(live)
+        state.reached = True
+        if state.outcome is None and state.visible:
+            self.lifecycle.arm(state)
             if self._hedges.on and not again:
                 self._hedges.sent(attempt, now)
         return []
@@ -129,11 +129,11 @@ class Controller(Inspector):
         """
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
-        live = attempt.live
+        state = attempt.state
         attempt.replica.health.silence.heard(now)
-        if live.committed is None and live.outcome is None and not attempt.cancelled:
+        if state.committed is None and state.outcome is None and not attempt.cancelled:
             self.lifecycle.commit(attempt)
-            self.lifecycle.arm(live)
+            self.lifecycle.arm(state)
         return commands
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
@@ -156,9 +156,9 @@ class Controller(Inspector):
         """The answer of this attempt has begun to repeat itself without end."""
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
-        live = attempt.live
-        if live.can_be_cut and live.committed is attempt:
-            self.lifecycle.cut(live, Reason.REPETITION)
+        state = attempt.state
+        if state.can_be_cut and state.committed is attempt:
+            self.lifecycle.cut(state, Reason.REPETITION)
         return commands
 
     def paused(self, attempt_id: int, now: float) -> list[Command]:
@@ -175,38 +175,38 @@ class Controller(Inspector):
         attempt = self._attempts[attempt_id]
         attempt.slot.resume(now)
         attempt.last_at = now
-        if attempt.live.outcome is None:
-            self.lifecycle.arm(attempt.live)
+        if attempt.state.outcome is None:
+            self.lifecycle.arm(attempt.state)
         return commands
 
-    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+    def finish(self, attempt_id: int, result: AttemptResult, now: float) -> list[Command]:
         """The attempt has ended: its connection is idle again or closed."""
         commands = self._call.begin(now)
         attempt = self._attempts[attempt_id]
         pool = attempt.replica.pool
         saturated = pool.saturated
-        finish = self._attempt_life.close(attempt_id, finish)
-        self._endings.judge(attempt, finish)
-        self._endings.conclude(attempt, finish)
+        result = self._attempt_life.close(attempt_id, result)
+        self._endings.judge(attempt, result)
+        self._endings.conclude(attempt, result)
         self.scheduler.offer(pool, saturated)
         return commands
 
     def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
         """The client has left, or has not read for too long. Nothing more can be sent to it."""
         commands = self._call.begin(now)
-        live = self._requests.get(request_id)
-        if live is not None:
-            left = live.pool if live.waiting else None
-            self.lifecycle.leave(live, why)
+        state = self._requests.get(request_id)
+        if state is not None:
+            left = state.pool if state.waiting else None
+            self.lifecycle.leave(state, why)
             if left is not None:
-                self.scheduler.serve_behind(live, left)
+                self.scheduler.serve_behind(state, left)
         return commands
 
     def shut(self, now: float) -> list[Command]:
         """End every request that is still under way, because the time for draining is over."""
         commands = self._call.begin(now)
-        for live in list(self._requests.values()):
-            self.lifecycle.end(live, Outcome.REFUSED, Reason.SHUTTING_DOWN)
+        for state in list(self._requests.values()):
+            self.lifecycle.end(state, Outcome.REFUSED, Reason.SHUTTING_DOWN)
         return commands
 
     def fail(self, request_id: int, now: float) -> list[Command]:
@@ -216,12 +216,12 @@ class Controller(Inspector):
         The caller ignores the `Refuse` if the client already has its answer.
         """
         commands = self._call.begin(now)
-        live = self._requests.get(request_id)
-        if live is not None:
-            self.lifecycle.fail(live)
-            if live.pool is not None and live.pool.queue:
+        state = self._requests.get(request_id)
+        if state is not None:
+            self.lifecycle.fail(state)
+            if state.pool is not None and state.pool.queue:
                 # the call that raised may have freed a slot without offering it to the queue
-                self.scheduler.pump(live.pool)
+                self.scheduler.pump(state.pool)
         return commands
 
     # ---- what happens to replicas and to the policy

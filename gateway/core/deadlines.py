@@ -15,7 +15,7 @@ from gateway.core.results import Reason
 PROGRESS_EVERY_S: Final = 0.25
 
 
-def next_deadline(live: RequestState) -> tuple[float, Reason]:
+def next_deadline(state: RequestState) -> tuple[float, Reason]:
     """The earliest deadline of a request in its present state, and the reason to give when it passes.
 
     `queue` counts from body complete while the request waits. An enforced objective whose bound passes earlier ends the
@@ -24,23 +24,23 @@ def next_deadline(live: RequestState) -> tuple[float, Reason]:
     answer whose tokens cannot be seen has only `idle`, once its body has begun. `total` counts from head received in
     every phase.
     """
-    request, timeouts = live.request, live.timeouts
+    request, timeouts = state.request, state.timeouts
     total_at = request.head_at + timeouts.total_s
-    if live.held_by is not None:
-        spec = live.held_by.spec
+    if state.held_by is not None:
+        spec = state.held_by.spec
         held_at = request.body_at + (0.0 if spec.hold is None else spec.hold.time_s)
         return min(total_at, request.head_at + spec.timeouts.total_s, held_at), Reason.NO_REPLICAS
-    if live.waiting:
+    if state.waiting:
         # A total timeout in the queue is reported as a queue timeout, because a retry may succeed.
         queue_at = request.body_at + timeouts.queue_s
-        is_first = live.deadline < queue_at and live.deadline <= total_at
+        is_first = state.deadline < queue_at and state.deadline <= total_at
         if is_first and request.tier.admission.mode is AdmissionMode.ENFORCE:
-            return live.deadline, Reason.PREDICTED
+            return state.deadline, Reason.PREDICTED
         return min(total_at, queue_at), Reason.QUEUE_TIMEOUT
-    if not live.open:
+    if not state.open:
         return total_at, Reason.TOTAL_TIMEOUT
-    attempt = live.committed or live.open[-1]
-    if attempt.slot.paused or not (live.visible or attempt.has_begun):
+    attempt = state.committed or state.open[-1]
+    if attempt.slot.paused or not (state.visible or attempt.has_begun):
         return total_at, Reason.TOTAL_TIMEOUT
     if attempt.first_at is not None or attempt.has_begun:
         idle_at = attempt.last_at + timeouts.idle_s + PROGRESS_EVERY_S

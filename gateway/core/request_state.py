@@ -36,7 +36,6 @@ class Attempt:
         "id",
         "indexed_tokens",
         "last_at",
-        "live",
         "new_blocks",
         "opened_at",
         "predicted_tokens",
@@ -45,17 +44,18 @@ class Attempt:
         "replica",
         "sent_at",
         "slot",
+        "state",
         "tokens",
         "watched",
     )
 
-    def __init__(self, attempt_id: int, live: RequestState, slot: Slot[Replica], hedge: bool = False) -> None:
+    def __init__(self, attempt_id: int, state: RequestState, slot: Slot[Replica], hedge: bool = False) -> None:
         self.id = attempt_id
-        self.live = live
+        self.state = state
         self.slot = slot
         self.replica = slot.replica
         self.opened_at = slot.opened_at
-        self.first = not live.attempts
+        self.first = not state.attempts
         """Whether it is the first attempt of its request."""
         self.hedge = hedge
         """Whether it is a hedge: it runs beside a late attempt of the same request."""
@@ -76,7 +76,7 @@ class Attempt:
         self.last_at = slot.opened_at
         self.cancelled = False
         self.tokens = 0
-        self.watched = live.request.tier.caps.watch
+        self.watched = state.request.tier.caps.watch
         """Whether an overlong answer may be cut."""
 
     def left_tokens(self, end: AttemptOutcome, now: float) -> int:
@@ -343,7 +343,7 @@ class RequestState(QueuedRequest):
         )
 
 
-def offer_of(live: RequestState) -> Offer:
+def offer_of(state: RequestState) -> Offer:
     """The offer of a request that has a pool."""
-    assert live.offer is not None
-    return live.offer
+    assert state.offer is not None
+    return state.offer

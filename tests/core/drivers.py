@@ -146,13 +146,13 @@ def roomy_policies(draw: st.DrawFn) -> Policy:
 
 def hedge(controller: Controller, attempt_id: int, now: float) -> list[Command]:
     """Hedges at any time, even before TTFT quantiles are known."""
-    live = controller.state.attempts[attempt_id].live
-    first = live.open[0].replica
+    state = controller.state.attempts[attempt_id].state
+    first = state.open[0].replica
     commands = controller.state.call.begin(now)
-    free = first.pool.pick(live.request, live.needs_tokens, 0.0, first)
-    if live.outcome is None and live.committed is None and free is not None:
-        live.hedged = HedgeResult.FAILED
-        controller.scheduler.dispatch(live, free, hedge=True)
+    free = first.pool.pick(state.request, state.needs_tokens, 0.0, first)
+    if state.outcome is None and state.committed is None and free is not None:
+        state.hedged = HedgeResult.FAILED
+        controller.scheduler.dispatch(state, free, hedge=True)
     return commands
 
 
@@ -215,12 +215,12 @@ class Driver:
         before = {pool.spec.name: len(_shared(pool, request.tier)) for pool in self.controller.state.fleet}
         explained = self.controller.explain(request, self.now)
         self._call("arrive", request, self.now)
-        live = self.controller.state.requests.get(request.id)
-        if self.seed >= FORESEEN and self.in_order and (live is None or live.held_by is None):
+        state = self.controller.state.requests.get(request.id)
+        if self.seed >= FORESEEN and self.in_order and (state is None or state.held_by is None):
             self._check_explained(request, explained)
-        if live is not None and live.waiting and request.tier.admission.mode is AdmissionMode.ENFORCE:
-            assert live.pool is not None
-            shared, spec = _shared(live.pool, request.tier), live.pool.spec
+        if state is not None and state.waiting and request.tier.admission.mode is AdmissionMode.ENFORCE:
+            assert state.pool is not None
+            shared, spec = _shared(state.pool, request.tier), state.pool.spec
             assert len(shared) <= max(spec.queue_limit, before[spec.name])
             assert sum(other.request.body_bytes for other in shared) <= spec.queue_bytes
 
@@ -295,7 +295,7 @@ class Driver:
 
     def _call(self, what: str, *args: object, closing: tuple[int, int] | None = None) -> None:
         queues = [
-            (pool, [(live.start_by, live.request.id, live) for live in pool.queue if _queue_of(live) == queue])
+            (pool, [(state.start_by, state.request.id, state) for state in pool.queue if _queue_of(state) == queue])
             for pool in self._pools()
             for queue in sorted(set(map(_queue_of, pool.queue)))
         ]
@@ -377,19 +377,19 @@ class Driver:
     def _check_not_late(self, seen: Seen) -> None:
         """Check that no request is sent after its deadline, nor, with enforced admission, after it missed its bound in
         the queue."""
-        live = self.controller.state.requests.get(seen.request.id)
-        if live is not None and len(live.open) == 1:  # duplicates are opened by the test, at any time
-            assert self.now < seen.request.head_at + live.timeouts.total_s or self.now == seen.arrived_at
-        if live is None or live.decision is None or live.request.fallback_of:
+        state = self.controller.state.requests.get(seen.request.id)
+        if state is not None and len(state.open) == 1:  # duplicates are opened by the test, at any time
+            assert self.now < seen.request.head_at + state.timeouts.total_s or self.now == seen.arrived_at
+        if state is None or state.decision is None or state.request.fallback_of:
             return  # objectives do not count on hold, and a fallback may serve whoever waited too long
         if seen.dispatches == 0 and seen.request.tier.admission.mode is AdmissionMode.ENFORCE:
-            assert self.now < live.deadline or self.now == seen.arrived_at
+            assert self.now < state.deadline or self.now == seen.arrived_at
 
     def _check_not_early(self, seen: Seen, why: Reason) -> None:
         request = seen.request
-        live = self.controller.state.requests.get(request.id)
+        state = self.controller.state.requests.get(request.id)
         mine = request.tier.timeouts
-        attempt = None if live is None or not live.open else live.committed or live.open[-1]
+        attempt = None if state is None or not state.open else state.committed or state.open[-1]
         match why:
             case Reason.QUEUE_TIMEOUT:
                 pool = self._pool_timeouts(seen)
@@ -432,7 +432,7 @@ class Driver:
         """Check that a request served by a pool was ahead of all waiting ones of its tenant and tier there."""
         served = {command.request_id for command in out if isinstance(command, Dispatch)}
         for pool, queue in queues:
-            still = [(at, number) for at, number, live in queue if live.ticket]
+            still = [(at, number) for at, number, state in queue if state.ticket]
             gone = [
                 (at, number)
                 for at, number, _ in queue
@@ -451,12 +451,12 @@ class Driver:
         controller = self.controller
         assert set(controller.state.attempts) == set(self.open)
         assert set(controller.state.requests) == {number for number, seen in self.seen.items() if seen.record is None}
-        for live in controller.state.requests.values():
+        for state in controller.state.requests.values():
             # An open request waits or runs: one that does neither is lost, and its client waits for ever.
-            waits = live.waiting or live.held_by is not None
-            assert live.open or (waits and live.outcome is None), live.request.id
-            assert sum((bool(live.open), live.waiting, live.held_by is not None)) == 1
-            assert all(controller.state.attempts[attempt.id] is attempt for attempt in live.open)
+            waits = state.waiting or state.held_by is not None
+            assert state.open or (waits and state.outcome is None), state.request.id
+            assert sum((bool(state.open), state.waiting, state.held_by is not None)) == 1
+            assert all(controller.state.attempts[attempt.id] is attempt for attempt in state.open)
         for pool in self._pools():
             self._check_pool(pool)
         self._check_learned()
@@ -477,7 +477,7 @@ class Driver:
         for replica in {id(r): r for r in (*pool.replicas.values(), *(a.replica for a in mine))}.values():
             self._check_replica(replica, [a for a in mine if a.replica is replica])
         having = [r for r in pool.replicas.values() if r.slots]
-        held = Counter(a.live.request.tier.name for a in mine if a.replica.slots)
+        held = Counter(a.state.request.tier.name for a in mine if a.replica.slots)
         assert {tier: count for tier, count in pool.by_tier.items() if count} == held
         self._check_ejections(pool)
         spare = [r for r in having if r.total_in_flight < r.slots]
@@ -489,10 +489,10 @@ class Driver:
         assert pool.places == sum(r.places for r in pool.replicas.values())
         meant = [r for r in pool.replicas.values() if not r.drained]
         assert pool.alive == any(r.health.state is not ReplicaState.DOWN for r in meant), "an ejection empties no pool"
-        waiting = [live for live in self.controller.state.requests.values() if live.waiting and live.pool is pool]
-        assert sorted(live.request.id for live in pool.queue) == [live.request.id for live in waiting]
+        waiting = [state for state in self.controller.state.requests.values() if state.waiting and state.pool is pool]
+        assert sorted(state.request.id for state in pool.queue) == [state.request.id for state in waiting]
         assert len(pool.queue) == len(waiting)
-        assert pool.queue.bytes == sum(live.request.body_bytes for live in waiting)
+        assert pool.queue.bytes == sum(state.request.body_bytes for state in waiting)
         for head in pool.queue.heads(self.now):
             assert pool.pick(head.request, head.needs_tokens, 0.0) is None, "a slot is free for one who waits"
 
@@ -511,10 +511,10 @@ class Driver:
     def _check_replica(replica: Replica, attempts: list[Attempt]) -> None:
         assert replica.in_flight == len(attempts)
         assert {tier: n for tier, n in replica.by_tier.items() if n} == Counter(
-            a.live.request.tier.name for a in attempts
+            a.state.request.tier.name for a in attempts
         )
         assert set(replica.reading) <= {a.slot.number for a in attempts if a.first_at is None}
-        assert {a.slot.number for a in attempts if a.first_at is None and a.live.request.visible} <= set(
+        assert {a.slot.number for a in attempts if a.first_at is None and a.state.request.visible} <= set(
             replica.reading
         )
         unread = [a.unread_tokens for a in replica.reading.values()]
@@ -523,17 +523,17 @@ class Driver:
 
     def _check_leases(self) -> None:
         held = Counter(
-            (live.request.tenant, live.request.tier.name)
-            for live in self.controller.state.requests.values()
-            if live.held_by is None or live.use is not None  # limits count from the first attempt on
+            (state.request.tenant, state.request.tier.name)
+            for state in self.controller.state.requests.values()
+            if state.held_by is None or state.use is not None  # limits count from the first attempt on
         )
         assert self.controller.holdings().tenants == held
 
     def _check_alarms(self) -> None:
         alarms = self.controller.state.timers
-        for number, live in self.controller.state.requests.items():
-            if live.outcome is None:
-                assert alarms.at(number) <= next_deadline(live)[0]
+        for number, state in self.controller.state.requests.items():
+            if state.outcome is None:
+                assert alarms.at(number) <= next_deadline(state)[0]
         assert self.controller.holdings().timers <= set(self.controller.state.requests)
         for pool in self.controller.state.fleet:
             for replica in pool.replicas.values():
@@ -542,16 +542,16 @@ class Driver:
                     assert alarms.at(BREAKERS) <= cools_at + 1e-9
 
 
-def _queue_of(live: QueuedRequest) -> tuple[int, str, str]:
+def _queue_of(state: QueuedRequest) -> tuple[int, str, str]:
     """Requests of one tenant in one tier are served in order. A reload may change the priority of a tier."""
-    return live.request.tier.priority, live.request.tier.name, live.request.tenant
+    return state.request.tier.priority, state.request.tier.name, state.request.tenant
 
 
 def _shared(pool: Pool, tier: Tier) -> list[RequestState]:
     """The requests that share the queue with a newcomer of `tier`: those ahead of it, and those it could displace."""
     enforced = AdmissionMode.ENFORCE
     return [
-        live
-        for live in pool.queue
-        if live.request.tier.priority <= tier.priority or live.request.tier.admission.mode is enforced
+        state
+        for state in pool.queue
+        if state.request.tier.priority <= tier.priority or state.request.tier.admission.mode is enforced
     ]

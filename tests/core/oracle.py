@@ -47,13 +47,13 @@ class Oracle:
             breach = 0.1 if offer.max_tokens * 0.1 <= offer.slo.e2e_bound_s else 0.9
         return made_forecast(breach, at.spec.name, now, self.ttft_s)
 
-    def judged(self, live: RequestState, breached: bool) -> None:
+    def judged(self, state: RequestState, breached: bool) -> None:
         """Do nothing: nobody learns from an oracle."""
-        self.labels.append(("judged", live.request.id, breached))
+        self.labels.append(("judged", state.request.id, breached))
 
-    def dropped(self, live: RequestState) -> None:
+    def dropped(self, state: RequestState) -> None:
         """Likewise."""
-        self.labels.append(("dropped", live.request.id))
+        self.labels.append(("dropped", state.request.id))
 
     def trust(self, name: str) -> Trust:
         return Trust.TRUSTED if self.trusted else Trust.COLD

@@ -213,13 +213,13 @@ class Story:
     def hedges(self, name: str, replica: str) -> Story:
         """Send a duplicate, against all rules."""
         self._subject = name
-        state = self.controller.state
-        target = state.fleet.replica(replica)
+        core = self.controller.state
+        target = core.fleet.replica(replica)
         assert target is not None
-        live = state.requests[self.ids[name]]
-        live.hedged = HedgeResult.FAILED
-        commands = state.call.begin(self.now)
-        self.controller.scheduler.dispatch(live, target, hedge=True)
+        state = core.requests[self.ids[name]]
+        state.hedged = HedgeResult.FAILED
+        commands = core.call.begin(self.now)
+        self.controller.scheduler.dispatch(state, target, hedge=True)
         return self._hear(commands)
 
     def served(self, name: str, **facts: Any) -> Story:

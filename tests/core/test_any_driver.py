@@ -293,7 +293,7 @@ class AnyBoundDriver(AnyDriver):
         if not hasattr(self, "driver"):
             return
         for attempt in self.driver.controller.state.attempts.values():
-            request, pool = attempt.live.request, attempt.replica.pool
+            request, pool = attempt.state.request, attempt.replica.pool
             assert pool.spec.name in request.model.pools
             assert request.affinity.stored is None or attempt.replica.spec.name == request.affinity.stored.replica
 
@@ -331,8 +331,8 @@ class AnyAdaptedDriver(AnyDriver):
             self._sent(attempt)
             self.driver.finish(attempt, AttemptResult(AttemptOutcome.COMPLETE, tokens_seen=7))
         self.arrive_adapted(tier, tenant, order[0])
-        for live in [live for live in self.driver.controller.state.requests.values() if live.waiting][:1]:
-            self.driver.leave(live.request.id)
+        for state in [state for state in self.driver.controller.state.requests.values() if state.waiting][:1]:
+            self.driver.leave(state.request.id)
 
     @rule(policy=st.one_of(st.none(), st.none(), roomy_policies()))
     def reload(self, policy: Policy | None) -> None:

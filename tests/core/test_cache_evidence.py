@@ -27,7 +27,7 @@ def turn(story: Story, name: str, *blocks: int, cached: int | None) -> Story:
 def unread(story: Story, name: str, *blocks: int) -> int:
     """Prompt tokens of `name` that count as unread."""
     asks(story, name, *blocks).whatever()
-    attempt = next(a for a in story.controller.state.attempts.values() if a.live.request.affinity.prefix.blocks)
+    attempt = next(a for a in story.controller.state.attempts.values() if a.state.request.affinity.prefix.blocks)
     return attempt.slot.unread_tokens
 
 
@@ -65,7 +65,7 @@ def busy_at(story: Story, replica: str) -> Story:
         asks(story, name, block, block + 1).whatever()
     for attempt in list(story.controller.state.attempts.values()):
         if attempt.replica.spec.name != replica:
-            name = next(name for name, id in story.ids.items() if id == attempt.live.request.id)
+            name = next(name for name, id in story.ids.items() if id == attempt.state.request.id)
             served(story, name).whatever()
     return story
 

@@ -135,12 +135,12 @@ def test_tenant_within_its_queue_share_is_not_refused_while_another_exceeds_its_
     story = play(policy(pool("p", "r1", queue_limit=limit, queue_bytes=most_bytes))).arrives("running").whatever()
     for number, (tenant, size) in enumerate(arrivals):
         name = f"n{number}"
-        before = [live for live in story.controller.state.requests.values() if live.waiting]
+        before = [state for state in story.controller.state.requests.values() if state.waiting]
         story.after(0.01).whatever().arrives(name, tenant=tenant, body_bytes=size)
-        held = Counter(live.request.tenant for live in before)
+        held = Counter(state.request.tenant for state in before)
         sizes = Counter[str]()
-        for live in before:
-            sizes[live.request.tenant] += live.request.body_bytes
+        for state in before:
+            sizes[state.request.tenant] += state.request.body_bytes
         tenants = len({*held, tenant})
         share, byte_share = max(1, len(before) // tenants), sum(sizes.values()) // tenants
         refused = [n for n, record in story.records.items() if record.why in (Reason.QUEUE_FULL, Reason.EVICTED)]
@@ -152,7 +152,7 @@ def test_tenant_within_its_queue_share_is_not_refused_while_another_exceeds_its_
             else:
                 assert not within or all(of <= share for of in held.values())
         for lost in [
-            n for n in refused if n != name and story.records[n].request.id in {live.request.id for live in before}
+            n for n in refused if n != name and story.records[n].request.id in {state.request.id for state in before}
         ]:
             owner = story.records[lost].request.tenant
             assert owner != tenant
@@ -165,12 +165,12 @@ def test_queue_counts_of_tenants_are_right_after_requests_leave() -> None:
     queue = TierQueue(RULES.tiers["std"])
     lives = []
     for number in range(6):
-        live = RequestState(a_request(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
-        live.use = TenantUse(live.request.tenant, "std")
-        live.deadline = 10.0 + number
-        queue.push(live, number + 1, 0.0)
-        lives.append(live)
+        state = RequestState(a_request(number + 1, RULES, float(number), tenant=TENANTS[number % 2], body_bytes=100))
+        state.use = TenantUse(state.request.tenant, "std")
+        state.deadline = 10.0 + number
+        queue.push(state, number + 1, 0.0)
+        lives.append(state)
     assert queue.yield_to("c", 100, True, 0) == [lives[4]]
-    for live in lives:
-        queue.remove(live, 0.0)
+    for state in lives:
+        queue.remove(state, 0.0)
     assert queue.yield_to("c", 100, True, 0) == []

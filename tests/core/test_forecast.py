@@ -53,34 +53,34 @@ class World:
         self.good = True
         """Whether the last request that was served met its objectives."""
 
-    def live(self, prompt: int = 1000, stream: bool = True, max_tokens: int = 4096) -> RequestState:
+    def state(self, prompt: int = 1000, stream: bool = True, max_tokens: int = 4096) -> RequestState:
         self.asks += 1
         made = RequestState(a_request(self.asks, self.policy, self.now, prompt=prompt, stream=stream))
         made.ask(Offer(made.request, self.pool, prompt, prompt, prompt, max_tokens))
         return made
 
-    def forecast(self, live: RequestState, ahead: Ahead | None = None, replica: str = "r0") -> Forecast:
+    def forecast(self, state: RequestState, ahead: Ahead | None = None, replica: str = "r0") -> Forecast:
         chosen = self.pool.replicas[replica] if ahead is None else None
-        return self.forecaster.forecast(offer_of(live), chosen, ahead or NOTHING_AHEAD, self.now)
+        return self.forecaster.forecast(offer_of(state), chosen, ahead or NOTHING_AHEAD, self.now)
 
-    def send(self, live: RequestState, replica: str = "r0") -> Attempt:
-        if live.forecast is None:
-            live.forecast = self.forecast(live, replica=replica)
+    def send(self, state: RequestState, replica: str = "r0") -> Attempt:
+        if state.forecast is None:
+            state.forecast = self.forecast(state, replica=replica)
         slot = self.pool.acquire(
             self.pool.replicas[replica],
             "std",
-            live.prompt_tokens,
-            live.prompt_tokens,
-            live.visible,
+            state.prompt_tokens,
+            state.prompt_tokens,
+            state.visible,
             self.now,
         )
-        attempt = Attempt(live.request.id, live, slot)
-        live.open.append(attempt)
+        attempt = Attempt(state.request.id, state, slot)
+        state.open.append(attempt)
         self.forecaster.opened(attempt, self.now)
         return attempt
 
     def first_token(self, attempt: Attempt) -> None:
-        attempt.first_at = attempt.live.first_at = self.now
+        attempt.first_at = attempt.state.first_at = self.now
         attempt.slot.prompt_read(self.now)
         self.forecaster.first_token(attempt, self.now)
 
@@ -92,18 +92,18 @@ class World:
 
     def serve(self, prompt: int = 1000, tokens: int = 50, slowness: float = 1.0, replica: str = "r0") -> RequestState:
         """Serve a single request from beginning to end."""
-        live = self.live(prompt)
-        attempt = self.send(live, replica)
+        state = self.state(prompt)
+        attempt = self.send(state, replica)
         self.now += slowness * (STEP_S + PROMPT_TOKEN_S * prompt)
         self.first_token(attempt)
         tpot_s = slowness * STEP_S
         self.now += tpot_s * (tokens - 1)
         self.finish(attempt, tokens)
-        started, first = live.request.body_at, attempt.first_at
+        started, first = state.request.body_at, attempt.first_at
         assert first is not None
-        self.good = live.request.tier.slo.met(first - started, tpot_s, self.now - started, tokens)
+        self.good = state.request.tier.slo.met(first - started, tpot_s, self.now - started, tokens)
         self.now += 0.05
-        return live
+        return state
 
     def drain(self, openings: int, every_s: float) -> None:
         """Room for one more request appears in the full pool, `openings` times."""
@@ -127,8 +127,8 @@ class World:
     def warm(self, requests: int = 200, slowness: float = 1.0) -> World:
         source = random.Random(1)
         for _ in range(requests):
-            live = self.serve(source.randrange(100, 4000), source.randrange(20, 200), slowness)
-            self.forecaster.judged(live, not self.good)
+            state = self.serve(source.randrange(100, 4000), source.randrange(20, 200), slowness)
+            self.forecaster.judged(state, not self.good)
         return self.rest()
 
     @property
@@ -146,29 +146,29 @@ def test_general_slowdown_is_followed_after_an_alarm() -> None:
     for _ in range(200):
         world.serve(slowness=2.0)
     assert world.forecaster.view().pools[0].drift_alarms
-    assert world.rest().forecast(world.live()).ttft_s == pytest.approx(2 * (STEP_S + 1000 * PROMPT_TOKEN_S), rel=0.2)
+    assert world.rest().forecast(world.state()).ttft_s == pytest.approx(2 * (STEP_S + 1000 * PROMPT_TOKEN_S), rel=0.2)
 
 
 def test_a_step_budget_that_keeps_the_tpot_bound_limits_its_p_late() -> None:
     world = World(slo(tpot_s=1.1 * STEP_S)).warm()
     budget = world.pool.replicas["r0"].budget
     budget.add(0, 20_000, 0.0, world.now)  # prompts that lengthen the forecast TPOT
-    assert (without := world.forecast(world.live()).breach) > 0.5
+    assert (without := world.forecast(world.state()).breach) > 0.5
     budget.limit_s = 1.05 * STEP_S
-    assert world.forecast(world.live()).breach <= 0.05
+    assert world.forecast(world.state()).breach <= 0.05
     budget.limit_s = 0.5 * STEP_S
-    assert world.forecast(world.live()).breach == without, "the replica is over its budget"
+    assert world.forecast(world.state()).breach == without, "the replica is over its budget"
     budget.limit_s = 1.5 * STEP_S
-    assert world.forecast(world.live()).breach == without, "the limit is that of a looser objective"
+    assert world.forecast(world.state()).breach == without, "the limit is that of a looser objective"
 
 
 def test_a_step_budget_that_keeps_the_tpot_bound_also_limits_the_p_late_of_queued_requests() -> None:
     world = World(slo(tpot_s=1.1 * STEP_S)).warm()
     world.pool.prompts.add(world.now, 20_000)  # prompts that lengthen the forecast TPOT
     ahead = Ahead(requests=1, own=1)
-    assert world.forecast(world.live(), ahead).breach > 0.5
+    assert world.forecast(world.state(), ahead).breach > 0.5
     world.forecaster.costs(world.pool).queued_limit_s = 1.05 * STEP_S
-    assert world.forecast(world.live(), ahead).breach <= 0.05
+    assert world.forecast(world.state(), ahead).breach <= 0.05
 
 
 def test_step_budget_does_not_lower_p_breach_of_a_tier_in_shadow() -> None:
@@ -176,7 +176,7 @@ def test_step_budget_does_not_lower_p_breach_of_a_tier_in_shadow() -> None:
     budget = world.pool.replicas["r0"].budget
     budget.add(0, 20_000, 0.0, world.now)
     budget.limit_s = 1.05 * STEP_S
-    assert world.forecast(world.live()).breach > 0.5
+    assert world.forecast(world.state()).breach > 0.5
 
 
 def test_step_budget_does_not_lower_p_breach_of_a_request_with_a_tighter_bound() -> None:
@@ -184,15 +184,15 @@ def test_step_budget_does_not_lower_p_breach_of_a_request_with_a_tighter_bound()
     budget = world.pool.replicas["r0"].budget
     budget.add(0, 20_000, 0.0, world.now)
     budget.limit_s = 1.2 * STEP_S
-    live = world.live()
-    offer_of(live).slo = live.slo.tightened(None, 1.1 * STEP_S)
-    assert world.forecast(live).breach > 0.5
+    state = world.state()
+    offer_of(state).slo = state.slo.tightened(None, 1.1 * STEP_S)
+    assert world.forecast(state).breach > 0.5
 
 
 @pytest.mark.parametrize("prompt", [200, 1000, 3000])
 def test_forecast_learns_the_latencies_of_an_idle_engine(prompt: int) -> None:
     world = World().warm()
-    forecast = world.forecast(world.live(prompt))
+    forecast = world.forecast(world.state(prompt))
     assert forecast.ttft_s == pytest.approx(STEP_S + PROMPT_TOKEN_S * prompt, rel=0.15)
     assert forecast.tpot_s == pytest.approx(STEP_S, rel=0.15)
     assert forecast.e2e_s == pytest.approx(forecast.ttft_s + 110 * STEP_S, rel=0.3)
@@ -200,23 +200,23 @@ def test_forecast_learns_the_latencies_of_an_idle_engine(prompt: int) -> None:
 
 def test_forecast_ttft_includes_unread_prompts() -> None:
     world = World().warm()
-    alone = world.forecast(world.live()).ttft_s
-    world.send(world.live(4000))
-    assert world.forecast(world.live()).ttft_s > alone + 0.5 * 4000 * PROMPT_TOKEN_S
+    alone = world.forecast(world.state()).ttft_s
+    world.send(world.state(4000))
+    assert world.forecast(world.state()).ttft_s > alone + 0.5 * 4000 * PROMPT_TOKEN_S
 
 
 def test_only_the_unread_rest_of_a_prompt_counts_in_the_forecast() -> None:
     world = World().warm()
-    world.send(world.live(4000))
-    before = world.forecast(world.live()).ttft_s
+    world.send(world.state(4000))
+    before = world.forecast(world.state()).ttft_s
     world.now += 0.1
-    assert world.forecast(world.live()).ttft_s < before - 0.09
+    assert world.forecast(world.state()).ttft_s < before - 0.09
 
 
 def test_first_token_marks_earlier_prompts_as_read() -> None:
     world = World().warm()
-    world.send(world.live(4000, stream=False))
-    later = world.send(world.live(500))
+    world.send(world.state(4000, stream=False))
+    later = world.send(world.state(500))
     world.now += 0.26
     world.first_token(later)
     assert world.forecaster.engines["r0"].backlog(world.now) == 0.0
@@ -224,7 +224,7 @@ def test_first_token_marks_earlier_prompts_as_read() -> None:
 
 def test_prompt_of_an_unstreamed_answer_counts_as_read_after_its_expected_time() -> None:
     world = World().warm()
-    world.send(world.live(2000, stream=False))
+    world.send(world.state(2000, stream=False))
     assert world.forecaster.engines["r0"].backlog(world.now) == 2000
     world.now += 0.5
     assert world.forecaster.engines["r0"].backlog(world.now) == 0.0
@@ -235,14 +235,14 @@ def test_forecast_learns_from_whole_answers_without_first_tokens() -> None:
     source = random.Random(2)
     for _ in range(300):
         prompt, tokens = source.randrange(100, 4000), source.randrange(20, 200)
-        live = world.live(prompt, stream=False)
-        attempt = world.send(live)
+        state = world.state(prompt, stream=False)
+        attempt = world.send(state)
         world.now += STEP_S + PROMPT_TOKEN_S * prompt + STEP_S * (tokens - 1)
         world.finish(attempt, tokens)
-        world.forecaster.judged(live, False)
+        world.forecaster.judged(state, False)
         world.now += 0.05
     assert world.trust is Trust.TRUSTED
-    forecast = world.rest().forecast(world.live(3000, stream=False))
+    forecast = world.rest().forecast(world.state(3000, stream=False))
     assert forecast.ttft_s == pytest.approx(STEP_S + PROMPT_TOKEN_S * 3000, rel=0.3)
     assert forecast.tpot_s == pytest.approx(STEP_S, rel=0.15)
 
@@ -250,7 +250,7 @@ def test_forecast_learns_from_whole_answers_without_first_tokens() -> None:
 def test_forecast_learns_that_a_replica_is_slow_from_its_token_gaps() -> None:
     world = World(replicas=2).warm(50)
     assert world.slowness_of_r1(1.8) == pytest.approx(1.8, rel=0.15)
-    quick, slow = (world.forecast(world.live(), replica=replica).ttft_s for replica in ("r0", "r1"))
+    quick, slow = (world.forecast(world.state(), replica=replica).ttft_s for replica in ("r0", "r1"))
     assert slow / quick == pytest.approx(1.8, rel=0.25)
 
 
@@ -272,11 +272,11 @@ def test_small_differences_between_replicas_are_not_learned_as_slowness() -> Non
 def test_prompts_at_one_replica_do_not_slow_forecast_tokens_of_another() -> None:
     world = World(replicas=2).warm()
     for _ in range(20):
-        attempt = world.send(world.live(4000), "r0")
+        attempt = world.send(world.state(4000), "r0")
         world.now += 0.3
         world.first_token(attempt)
         world.finish(attempt, 2)
-    read, idle = (world.forecast(world.live(), replica=replica).tpot_s for replica in ("r0", "r1"))
+    read, idle = (world.forecast(world.state(), replica=replica).tpot_s for replica in ("r0", "r1"))
     assert read > 1.5 * idle
     assert idle == pytest.approx(STEP_S, rel=0.2)
 
@@ -291,60 +291,60 @@ def test_learned_replica_speeds_are_bounded() -> None:
 
 def test_earlier_engine_speed_is_forgotten() -> None:
     world = World().warm(400, slowness=3.0).warm(500)
-    assert world.forecast(world.live()).ttft_s == pytest.approx(STEP_S + 1000 * PROMPT_TOKEN_S, rel=0.15)
+    assert world.forecast(world.state()).ttft_s == pytest.approx(STEP_S + 1000 * PROMPT_TOKEN_S, rel=0.15)
 
 
 def test_scraped_requests_of_other_gateways_lengthen_forecast_steps_until_the_scrape_is_old() -> None:
     world = World().warm()
-    alone = world.forecast(world.live()).tpot_s
+    alone = world.forecast(world.state()).tpot_s
     replica = world.pool.replicas["r0"]
     for _ in range(4):
         replica.sample = Sample(waiting=0, running=40)
         world.forecaster.observed(replica, world.now)
-    assert world.forecast(world.live()).tpot_s > alone
+    assert world.forecast(world.state()).tpot_s > alone
     world.now += 60.0
-    assert world.forecast(world.live()).tpot_s == pytest.approx(alone, rel=0.01)
+    assert world.forecast(world.state()).tpot_s == pytest.approx(alone, rel=0.01)
 
 
 def test_forecast_adds_a_wait_inside_an_engine_seen_full_twice() -> None:
     world = World().warm()
     replica = world.pool.replicas["r0"]
     for _ in range(8):
-        world.send(world.live(10))
-    before = world.forecast(world.live()).ttft_s
+        world.send(world.state(10))
+    before = world.forecast(world.state()).ttft_s
     for _ in range(2):
         replica.sample = Sample(waiting=4, running=4)
         world.forecaster.observed(replica, world.now)
-    assert world.forecast(world.live()).ttft_s > before + 0.5
+    assert world.forecast(world.state()).ttft_s > before + 0.5
 
 
 def test_unstreamed_answer_is_forecast_on_e2e_alone() -> None:
     world = World(slo(ttft_s=1e-3, tpot_s=1e-6, e2e_s=60.0)).warm()
-    assert world.forecast(world.live(stream=False)).breach < 0.1
-    assert world.forecast(world.live(stream=True)).breach > 0.9
+    assert world.forecast(world.state(stream=False)).breach < 0.1
+    assert world.forecast(world.state(stream=True)).breach > 0.9
 
 
 def test_answer_beyond_up_to_tokens_is_no_forecast_miss() -> None:
     counted = World(slo(e2e_s=0.5)).warm()
     bounded = World(Slo(e2e=(Objective(0.95, 0.5),), e2e_up_to_tokens=20)).warm()
-    assert counted.forecast(counted.live()).breach > 0.7
-    assert bounded.forecast(bounded.live()).breach < 0.2
+    assert counted.forecast(counted.state()).breach > 0.7
+    assert bounded.forecast(bounded.state()).breach < 0.2
 
 
 def test_the_forecast_of_an_answer_does_not_exceed_its_max_tokens() -> None:
     world = World(slo(e2e_s=0.5)).warm()
-    assert world.forecast(world.live(max_tokens=10)).breach < 0.1
-    assert world.forecaster.expected_output(offer_of(world.live(max_tokens=10))) == 10
-    free = world.live()
+    assert world.forecast(world.state(max_tokens=10)).breach < 0.1
+    assert world.forecaster.expected_output(offer_of(world.state(max_tokens=10))) == 10
+    free = world.state()
     assert 10 < world.forecaster.expected_output(offer_of(free)) <= 210
 
 
 def test_elapsed_time_raises_the_breach_forecast() -> None:
     world = World().warm()
-    live = world.live()
-    assert world.forecast(live).breach < 0.1
+    state = world.state()
+    assert world.forecast(state).breach < 0.1
     world.now += 2.0
-    late = world.forecast(live)
+    late = world.forecast(state)
     assert late.breach > 0.9
     assert late.ttft_s > 2.0
 
@@ -353,11 +353,11 @@ def test_elapsed_time_raises_the_breach_forecast() -> None:
 @given(st.integers(0, 200), st.integers(1, 200), st.floats(0, 0.9))
 def test_breach_probability_grows_with_the_requests_ahead(ahead: int, more: int, higher: float) -> None:
     world = WARM
-    live = world.live()
+    state = world.state()
     world.drain(20, every_s=0.05)
-    live.request.body_at = world.now
-    less = world.forecast(live, Ahead(requests=ahead, higher_share=higher))
-    much = world.forecast(live, Ahead(requests=ahead + more, higher_share=higher))
+    state.request.body_at = world.now
+    less = world.forecast(state, Ahead(requests=ahead, higher_share=higher))
+    much = world.forecast(state, Ahead(requests=ahead + more, higher_share=higher))
     assert less.wait_s < much.wait_s
     assert less.breach <= much.breach + 1e-6
     assert 0.0 <= less.breach <= 1.0
@@ -367,7 +367,7 @@ def test_breach_probability_grows_with_the_requests_ahead(ahead: int, more: int,
 @STEADY
 @given(st.integers(0, 20_000), st.integers(1, 20_000))
 def test_breach_probability_grows_with_the_prompt_length(prompt: int, more: int) -> None:
-    less, much = (WARM.forecast(WARM.live(tokens)) for tokens in (prompt, prompt + more))
+    less, much = (WARM.forecast(WARM.state(tokens)) for tokens in (prompt, prompt + more))
     assert less.ttft_s < much.ttft_s
     assert less.breach <= much.breach + 1e-6
 
@@ -376,7 +376,7 @@ def test_breach_probability_grows_with_the_prompt_length(prompt: int, more: int)
 def test_forecast_wait_beyond_the_queue_timeout_is_a_breach(stream: bool) -> None:
     world = World(slo(e2e_s=500.0)).warm()
     world.drain(200, every_s=0.1)
-    patient, hasty = world.live(stream=stream), world.live(stream=stream)
+    patient, hasty = world.state(stream=stream), world.state(stream=stream)
     offer_of(patient).timeouts = replace(patient.timeouts, queue_s=500.0)
     offer_of(hasty).timeouts = replace(hasty.timeouts, queue_s=10.0)
     behind = Ahead(requests=1000)
@@ -389,7 +389,7 @@ def test_forecast_wait_beyond_the_queue_timeout_is_a_breach(stream: bool) -> Non
 def test_raw_breach_probability_combines_tpot_and_e2e_as_independent_risks() -> None:
     def raw(objectives: Slo) -> float:
         world = World(objectives).warm()
-        return world.forecast(world.live()).breach
+        return world.forecast(world.state()).breach
 
     fast_s = 0.7 * STEP_S
     slow = raw(slo(tpot_s=fast_s))
@@ -409,49 +409,49 @@ def test_forecast_step_time_stays_positive_for_any_coefficients() -> None:
 def test_tier_floor_bounds_the_forecast_wait() -> None:
     world = World().warm()
     world.drain(20, every_s=0.1)
-    strict = world.forecast(world.live(), Ahead(requests=100, own=1, higher_share=0.9))
-    floored = world.forecast(world.live(), Ahead(requests=100, own=1, higher_share=0.9, floor=0.05))
+    strict = world.forecast(world.state(), Ahead(requests=100, own=1, higher_share=0.9))
+    floored = world.forecast(world.state(), Ahead(requests=100, own=1, higher_share=0.9, floor=0.05))
     assert floored.wait_s < strict.wait_s / 5
 
 
 def test_tier_that_was_served_faster_than_its_share_says_waits_as_long_as_its_own_turns_take() -> None:
     world = World().warm()
     world.drain(20, every_s=0.1)
-    by_share = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9))
-    faster = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9, own_per_s=2.0))
-    slower = world.forecast(world.live(), Ahead(requests=8, own=1, higher_share=0.9, own_per_s=0.1))
-    alone = world.forecast(world.live(), Ahead(requests=8, own=8, own_per_s=100.0))
+    by_share = world.forecast(world.state(), Ahead(requests=8, own=1, higher_share=0.9))
+    faster = world.forecast(world.state(), Ahead(requests=8, own=1, higher_share=0.9, own_per_s=2.0))
+    slower = world.forecast(world.state(), Ahead(requests=8, own=1, higher_share=0.9, own_per_s=0.1))
+    alone = world.forecast(world.state(), Ahead(requests=8, own=8, own_per_s=100.0))
     assert faster.wait_s < by_share.wait_s / 3
     assert slower.wait_s == pytest.approx(by_share.wait_s)
-    assert alone.wait_s == pytest.approx(world.forecast(world.live(), Ahead(requests=8, own=8)).wait_s)
+    assert alone.wait_s == pytest.approx(world.forecast(world.state(), Ahead(requests=8, own=8)).wait_s)
 
 
 def test_dropped_request_gives_no_label() -> None:
     world = World(slo(ttft_s=1.0)).warm()
     before = world.forecaster.view().pools[0].reliability.labels
-    live = world.live()
-    world.send(live)
-    world.forecaster.dropped(live)
+    state = world.state()
+    world.send(state)
+    world.forecaster.dropped(state)
     world.now += 1.5
-    world.forecaster.judged(live, True)
+    world.forecaster.judged(state, True)
     assert world.forecaster.view().pools[0].reliability.labels == before
 
 
 def test_forecasting_changes_no_state() -> None:
     world = World().warm()
-    world.send(world.live(3000, stream=False))
-    first = world.forecast(world.live())
+    world.send(world.state(3000, stream=False))
+    first = world.forecast(world.state())
     world.now += 5.0
-    world.forecast(world.live(), Ahead(requests=5))
+    world.forecast(world.state(), Ahead(requests=5))
     world.now -= 5.0
-    again = world.forecast(world.live())
+    again = world.forecast(world.state())
     assert (first.ttft_s, first.tpot_s, first.breach) == (again.ttft_s, again.tpot_s, again.breach)
 
 
 def test_failed_attempts_are_not_learned_and_leave_no_state_in_the_forecaster() -> None:
     world = World().warm()
     before = world.forecaster.view()
-    attempt = world.send(world.live(5000))
+    attempt = world.send(world.state(5000))
     world.now += 0.01
     world.finish(attempt, 0, AttemptOutcome.UNREACHABLE)
     assert world.forecaster.engines["r0"].backlog(world.now) == 0.0
@@ -468,7 +468,7 @@ def stream(
     world: World, tokens: int, *, max_tokens: int = 4096, looks: int = 20, end: AttemptOutcome = AttemptOutcome.COMPLETE
 ) -> None:
     """A request whose progress is told now and then."""
-    attempt = world.send(world.live(max_tokens=max_tokens))
+    attempt = world.send(world.state(max_tokens=max_tokens))
     world.now += 0.1
     world.first_token(attempt)
     for seen in range(looks, tokens, looks):
@@ -508,7 +508,7 @@ def test_length_of_a_capped_answer_is_learned_as_a_lower_bound() -> None:
 def test_length_of_an_unstreamed_answer_is_learned_at_its_end() -> None:
     world = World()
     for _ in range(300):
-        attempt = world.send(world.live(stream=False))
+        attempt = world.send(world.state(stream=False))
         world.now += 1.0
         world.finish(attempt, 300)
     assert world.forecaster.lengths.bucket("m", "std", 1000).median == pytest.approx(300, rel=0.25)
@@ -520,20 +520,20 @@ def test_tokenize_requests_do_not_change_the_learned_prompt_cost() -> None:
         for _ in range(50):
             world.serve()
     for _ in range(200):
-        live = worlds[0].live(prompt=0, stream=False, max_tokens=0)
-        live.request.endpoint = Endpoint.TOKENIZE
-        attempt = worlds[0].send(live)
+        state = worlds[0].state(prompt=0, stream=False, max_tokens=0)
+        state.request.endpoint = Endpoint.TOKENIZE
+        attempt = worlds[0].send(state)
         worlds[0].now += 0.002
         worlds[0].finish(attempt, 0)
     for world in worlds:
         world.now = 1000.0
-    taught, untaught = (world.forecast(world.live()) for world in worlds)
+    taught, untaught = (world.forecast(world.state()) for world in worlds)
     assert (taught.ttft_s, taught.tpot_s) == (untaught.ttft_s, untaught.tpot_s)
 
 
 def streamed(world: World, tokens: int, tpot_s: float, replica: str = "r0") -> Attempt:
     """A stream with this many tokens, told in steps of 8."""
-    attempt = world.send(world.live(100), replica)
+    attempt = world.send(world.state(100), replica)
     world.now += STEP_S
     world.first_token(attempt)
     for told in range(9, tokens + 1, 8):
@@ -546,7 +546,7 @@ def test_running_long_answer_teaches_that_steps_became_slower() -> None:
     world = World().warm()
     for _ in range(100):
         streamed(world, 513, 4 * STEP_S).slot.release(AttemptOutcome.CANCELLED, 0, world.now)
-    assert world.forecast(world.live()).tpot_s > 2 * STEP_S
+    assert world.forecast(world.state()).tpot_s > 2 * STEP_S
 
 
 def test_running_answer_is_learned_after_8_16_32_steps_and_so_on() -> None:
@@ -571,7 +571,7 @@ def test_step_costs_do_not_depend_on_the_number_of_tokens_in_an_event(merged: in
     world, source = World(), random.Random(3)
     for _ in range(150):
         prompt, steps = source.randrange(100, 2000), source.randrange(100, 800)
-        attempt = world.send(world.live(prompt))
+        attempt = world.send(world.state(prompt))
         world.now += STEP_S + PROMPT_TOKEN_S * prompt
         world.first_token(attempt)
         for step in range(1, steps + 1):
@@ -580,7 +580,7 @@ def test_step_costs_do_not_depend_on_the_number_of_tokens_in_an_event(merged: in
                 world.forecaster.progress(attempt, 1 + step // merged, world.now)
         world.finish(attempt, steps + 1, seen=1 + steps // merged)
         world.now += 0.05
-    assert world.forecast(world.live()).tpot_s == pytest.approx(STEP_S, rel=0.3)
+    assert world.forecast(world.state()).tpot_s == pytest.approx(STEP_S, rel=0.3)
 
 
 def test_long_answer_does_not_keep_ended_requests_in_memory() -> None:

@@ -99,9 +99,9 @@ def _facts(finish: AttemptResult) -> dict[str, Any]:
 
 
 def _at(story: Story, name: str) -> str:
-    live = story.controller.state.requests[story.ids[name]]
-    assert live.replica is not None
-    return live.replica.spec.name
+    state = story.controller.state.requests[story.ids[name]]
+    assert state.replica is not None
+    return state.replica.spec.name
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_cancelled_probes_do_not_end_an_ejection() -> None:
         traffic.until(story.now + 0.02)
         for attempt in list(story.controller.state.attempts.values()):
             if attempt.replica.spec.name == "r3" and story.now > attempt.opened_at + 0.12:
-                name = story.names[attempt.live.request.id]
+                name = story.names[attempt.state.request.id]
                 story.leaves(name).cancelled(name)
         assert state(story, "r3") is ReplicaState.EJECTED
     assert traffic.share("r3", out_at + 1.0) > 0.0

@@ -33,8 +33,8 @@ moves = st.lists(
 )
 
 
-def turn(live: RequestState) -> tuple[int, float, int]:
-    return live.request.tier.priority, live.request.body_at, live.request.id
+def turn(state: RequestState) -> tuple[int, float, int]:
+    return state.request.tier.priority, state.request.body_at, state.request.id
 
 
 @STEADY
@@ -43,43 +43,45 @@ def test_queue_behaves_like_a_list_sorted_by_priority_and_arrival(moves: list[tu
     room, plain = PoolQueue(), list[RequestState]()
     for number, (what, choice, size) in enumerate(moves):
         if what == "push":
-            live = made(number, choice.name, size)
-            room.push(live, 0.0)
-            plain.append(live)
+            state = made(number, choice.name, size)
+            room.push(state, 0.0)
+            plain.append(state)
         elif plain:
             heads = room.heads(0.0)
             pick = heads if what == "serve" else plain
-            live = pick[choice % len(pick)]
-            room.remove(live, 0.0)
-            plain.remove(live)
+            state = pick[choice % len(pick)]
+            room.remove(state, 0.0)
+            plain.remove(state)
         check(room, plain)
 
 
 def made(number: int, tier_name: str, size: int, tenant: str = "acme") -> RequestState:
     # Several arrive in the same second.
-    live = RequestState(
+    state = RequestState(
         a_request(number + 1, RULES, float(number // 3), tier=tier_name, tenant=tenant, body_bytes=size)
     )
-    live.use = TenantUse(tenant, tier_name)
-    live.deadline = live.request.body_at + 10.0
-    return live
+    state.use = TenantUse(tenant, tier_name)
+    state.deadline = state.request.body_at + 10.0
+    return state
 
 
 def check(room: PoolQueue, plain: list[RequestState]) -> None:
     plain = sorted(plain, key=turn)
     assert len(room) == len(plain)
     assert list(room) == plain
-    assert room.bytes == sum(live.request.body_bytes for live in plain)
+    assert room.bytes == sum(state.request.body_bytes for state in plain)
     for t in TIERS:
-        assert room.holds(t) == any(live.request.tier is t for live in plain)
-    firsts = {live.request.tier.name: live for live in reversed(plain)}
+        assert room.holds(t) == any(state.request.tier is t for state in plain)
+    firsts = {state.request.tier.name: state for state in reversed(plain)}
     assert room.heads(0.0) == sorted(firsts.values(), key=turn)
     for priority in range(-1, 4):
         newcomer = tier("newcomer", priority)
-        assert room.ahead_of(newcomer, 0.0) == sum(live.request.tier.priority <= priority for live in plain)
-        below = [live for live in plain if live.request.tier.priority > priority and live.request.tier.name != "shadow"]
-        lowest = max((live.request.tier.priority for live in below), default=0)
-        victims = [live for live in below if live.request.tier.priority == lowest]
+        assert room.ahead_of(newcomer, 0.0) == sum(state.request.tier.priority <= priority for state in plain)
+        below = [
+            state for state in plain if state.request.tier.priority > priority and state.request.tier.name != "shadow"
+        ]
+        lowest = max((state.request.tier.priority for state in below), default=0)
+        victims = [state for state in below if state.request.tier.priority == lowest]
         assert room.last_below(newcomer) == (victims[0] if victims else None)
 
 
@@ -206,11 +208,11 @@ def waiting(
     room, uses = PoolQueue(), {} if shared is None else shared
     lives = []
     for number, (tenant, deadline) in enumerate(who):
-        live = made(number, "free", 0, tenant)
-        live.use = uses.setdefault(tenant, cast(TenantUse, live.use))
-        live.deadline = deadline
-        room.push(live, 0.0)
-        lives.append(live)
+        state = made(number, "free", 0, tenant)
+        state.use = uses.setdefault(tenant, cast(TenantUse, state.use))
+        state.deadline = deadline
+        room.push(state, 0.0)
+        lives.append(state)
     return room, lives
 
 
@@ -222,12 +224,12 @@ def order(room: PoolQueue, cost: float = 0.0, now: float = LONG_AFTER) -> list[i
     """The order of service; each request costs its tenant this many tokens."""
     ids = []
     while room:
-        (live,) = room.heads(now)
-        room.remove(live, 0.0)
-        assert live.use is not None
+        (state,) = room.heads(now)
+        room.remove(state, 0.0)
+        assert state.use is not None
         if cost:
-            live.use.serve(cost, 0.0)
-        ids.append(live.request.id)
+            state.use.serve(cost, 0.0)
+        ids.append(state.request.id)
     return ids
 
 
@@ -239,9 +241,9 @@ def test_request_with_the_earliest_deadline_goes_first() -> None:
 def test_longer_request_goes_first_of_two_with_one_deadline() -> None:
     room = PoolQueue()
     for number, engine_s in enumerate((0.1, 0.4, 0.2)):
-        live = made(number, "free", 0)
-        live.forecast = Forecast("p", 0.0, 3.0, 3.0 + engine_s, 0.0, 9.0)
-        room.push(live, 0.0)
+        state = made(number, "free", 0)
+        state.forecast = Forecast("p", 0.0, 3.0, 3.0 + engine_s, 0.0, 9.0)
+        room.push(state, 0.0)
     unforeseen = made(3, "free", 0)
     unforeseen.deadline = 9.7
     room.push(unforeseen, 0.0)
@@ -250,10 +252,10 @@ def test_longer_request_goes_first_of_two_with_one_deadline() -> None:
 
 def test_time_waited_before_the_forecast_is_not_counted_as_engine_time() -> None:
     """The request comes from another pool after five seconds of waiting."""
-    room, live = PoolQueue(), made(0, "free", 0)
-    live.forecast = Forecast("p", 5.0, 3.0, 5.0 + 3.0 + 0.4, 0.0, 9.0)
-    room.push(live, 0.0)
-    assert live.start_by == pytest.approx(live.deadline - 0.4)
+    room, state = PoolQueue(), made(0, "free", 0)
+    state.forecast = Forecast("p", 5.0, 3.0, 5.0 + 3.0 + 0.4, 0.0, 9.0)
+    room.push(state, 0.0)
+    assert state.start_by == pytest.approx(state.deadline - 0.4)
 
 
 def test_tenants_take_no_turns_before_any_has_waited_for_long() -> None:
@@ -329,17 +331,17 @@ def test_waiting_tenant_falls_behind_another_by_at_most_one_request(
     who: list[tuple[str, int, float]],
 ) -> None:
     room, lives = waiting(*((tenant, float(at)) for tenant, at, _ in who))
-    cost = {live.request.id: tokens for live, (_, _, tokens) in zip(lives, who, strict=True)}
+    cost = {state.request.id: tokens for state, (_, _, tokens) in zip(lives, who, strict=True)}
     had = dict.fromkeys("abc", 0.0)
     while room:
-        (live,) = room.heads(LONG_AFTER)
-        tenant, mine = live.request.tenant, cost[live.request.id]
+        (state,) = room.heads(LONG_AFTER)
+        tenant, mine = state.request.tenant, cost[state.request.id]
         still = {other.request.tenant for other in room}
         assert all(had[tenant] <= had[other] + 1e-9 for other in still)
-        assert live.deadline == min(other.deadline for other in room if other.request.tenant == tenant)
-        room.remove(live, 0.0)
-        assert live.use is not None
-        live.use.serve(mine, 0.0)
+        assert state.deadline == min(other.deadline for other in room if other.request.tenant == tenant)
+        room.remove(state, 0.0)
+        assert state.use is not None
+        state.use.serve(mine, 0.0)
         had[tenant] += mine
 
 
@@ -361,9 +363,9 @@ def test_queue_heaps_forget_removed_requests() -> None:
     room, _ = waiting(("a", 0.0))
     few = 0
     for number in range(1, 5000):
-        live = made(number, "free", 0, "a")
-        room.push(live, 0.0)
-        room.remove(live, 0.0)
+        state = made(number, "free", 0, "a")
+        room.push(state, 0.0)
+        room.remove(state, 0.0)
         if number == 200:
             few = footprint(room)
     assert footprint(room) <= 1.5 * few
@@ -380,9 +382,9 @@ def dispatched(floor: float, costs: dict[str, list[float]], rounds: int) -> list
     for number in range(rounds + 1):
         for name in ("high", "low"):
             if not room.holds(rules.tiers[name]):
-                live = RequestState(a_request(2 * number + (name == "low") + 1, rules, float(number), tier=name))
-                live.use = TenantUse("acme", name)
-                room.push(live, 0.0)
+                state = RequestState(a_request(2 * number + (name == "low") + 1, rules, float(number), tier=name))
+                state.use = TenantUse("acme", name)
+                room.push(state, 0.0)
         head = room.heads(0.0)[0]
         name = head.request.tier.name
         tokens = costs[name][number % len(costs[name])]
@@ -433,11 +435,11 @@ def test_queue_keeps_no_memory_of_tenants_that_left() -> None:
     room, few = PoolQueue(), 0
     room.push(made(0, "x", 1), 0.0)
     for number in range(1, 1000):
-        live = made(number, "x", 1, f"tenant {number % 7}")
-        assert live.use is not None
-        live.use.serve(100.0, 0.0)
-        room.push(live, 0.0)
-        room.remove(live, 0.0)
+        state = made(number, "x", 1, f"tenant {number % 7}")
+        assert state.use is not None
+        state.use.serve(100.0, 0.0)
+        room.push(state, 0.0)
+        room.remove(state, 0.0)
         room.heads(0.0)
         if number == 50:
             few = footprint(room)

@@ -191,6 +191,6 @@ def test_slow_replica_has_as_many_requests_in_flight_and_gets_fewer_in_total_in_
 
 
 def _replica_of(story: Story, name: str) -> str:
-    live = story.controller.state.requests[story.ids[name]]
-    assert live.replica is not None
-    return live.replica.spec.name
+    state = story.controller.state.requests[story.ids[name]]
+    assert state.replica is not None
+    return state.replica.spec.name

@@ -47,7 +47,7 @@ def test_answer_begun_before_the_probe_does_not_end_the_silence() -> None:
     traffic.until(5.0)
     while not (old := [a for a in story.controller.state.attempts.values() if a.replica.spec.name == "r3"]):
         traffic.until(story.now + 0.05)
-    name = story.names[old[0].live.request.id]
+    name = story.names[old[0].state.request.id]
     traffic.hang(name)
     out_at = traffic.until_out("r3")
     traffic.times["r3"] = math.inf

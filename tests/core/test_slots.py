@@ -354,8 +354,8 @@ def test_slots_are_learned_from_whole_answers_too() -> None:
 
 
 def _runs(story: Story, name: str) -> bool:
-    live = story.controller.state.requests.get(story.ids[name])
-    return live is not None and bool(live.open)
+    state = story.controller.state.requests.get(story.ids[name])
+    return state is not None and bool(state.open)
 
 
 def test_snapshot_names_the_bound_that_a_replica_is_at() -> None:

@@ -181,7 +181,7 @@ def test_continued_response_waiting_for_its_replica_leaves_other_replicas_to_oth
 def _at(story: Story, replica: str) -> set[int]:
     """Ids of the requests that have an attempt at `replica`."""
     attempts = story.controller.state.attempts.values()
-    return {attempt.live.request.id for attempt in attempts if attempt.replica.spec.name == replica}
+    return {attempt.state.request.id for attempt in attempts if attempt.replica.spec.name == replica}
 
 
 def test_continued_response_is_not_found_once_a_reload_removes_its_replica_while_it_waits() -> None:

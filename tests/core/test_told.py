@@ -207,7 +207,7 @@ class AnySharedDriver(AnyDriver):
     @rule(source=st.sampled_from("bc"), load=loads)
     def hear(self, source: str, load: GatewayLoad) -> None:
         before = self.driver.controller.load(1.0, self.driver.now)
-        waiting = len([live for live in self.driver.controller.state.requests.values() if live.waiting])
+        waiting = len([state for state in self.driver.controller.state.requests.values() if state.waiting])
         self.driver.tell("told", source, load)
         if not waiting:
             assert self.driver.controller.load(1.0, self.driver.now) == before, "own bookings changed"

@@ -89,9 +89,9 @@ def test_priority_decides_before_weight_in_a_full_queue() -> None:
 def test_heavier_tiers_count_as_more_urgent_while_requests_of_their_priority_are_lost() -> None:
     queue = PoolQueue()
     for number, of in enumerate((HEAVY, HEAVY, LIGHT, LOW)):
-        live = RequestState(a_request(number + 1, RULES, 0.0, tier=of.name))
-        live.use = TenantUse("acme", of.name)
-        queue.push(live, 0.0)
+        state = RequestState(a_request(number + 1, RULES, 0.0, tier=of.name))
+        state.use = TenantUse("acme", of.name)
+        queue.push(state, 0.0)
     queue.of_tier(HEAVY).admitted(0.0)
     assert queue.above(LIGHT, 0.0) == (0, 0.0)
     assert queue.ahead_of(HEAVY, 0.0) == 3

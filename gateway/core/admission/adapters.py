@@ -29,7 +29,7 @@ def goes_first(tier: Tier, pool: Pool) -> bool:
     queue = pool.queue.of_tier(tier)
     if queue.adapted < queue.count and not pool.names.is_mixed:
         return False
-    unlike = {_kind(live.request, pool): live.request for live in queue}
+    unlike = {_kind(state.request, pool): state.request for state in queue}
     return all(is_blocked(request, pool) for request in unlike.values())
 
 

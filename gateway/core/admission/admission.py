@@ -79,30 +79,30 @@ class Admission:
         tier, pool = offer.request.tier, offer.pool
         return pool.queue.holds(tier) and not goes_first(tier, pool) and not self.patience.passes(tier, pool)
 
-    def is_hopeless(self, live: RequestState, replica: Replica, now: float) -> str:
+    def is_hopeless(self, state: RequestState, replica: Replica, now: float) -> str:
         """Why a queued request would miss its objective if it were sent to `replica` now; empty if it would not."""
-        pool, offer = replica.pool, offer_of(live)
-        tier, before = offer.request.tier, live.forecast
-        if before is None or live.rule is RuleName.EXPLORATION or tier.admission.mode is not AdmissionMode.ENFORCE:
+        pool, offer = replica.pool, offer_of(state)
+        tier, before = offer.request.tier, state.forecast
+        if before is None or state.rule is RuleName.EXPLORATION or tier.admission.mode is not AdmissionMode.ENFORCE:
             return ""
-        left_s = live.deadline - now
-        if left_s > RECHECK_FROM * before.engine_s(live.request.body_at):
+        left_s = state.deadline - now
+        if left_s > RECHECK_FROM * before.engine_s(state.request.body_at):
             return ""
         forecast = self.outlook.forecast(offer, replica, now)
         if not self.outlook.trusted(pool):
             # The breach probability is not trusted here, but the TTFT estimate is. So a request is refused if the TTFT
             # alone breaks the bound. Otherwise, requests that wait until their deadlines would be sent just too late.
             bound_s = offer.slo.ttft_bound_s
-            if not live.request.stream or forecast.ttft_s <= bound_s:
+            if not state.request.stream or forecast.ttft_s <= bound_s:
                 return ""
             return f"The replicas are busy. This request's turn came too late for a first token within {bound_s:g} s."
         return reason(offer, forecast) if forecast.breach > offer.max_breach else ""
 
-    def admitted(self, live: RequestState, decision: Decision, now: float) -> None:
+    def admitted(self, state: RequestState, decision: Decision, now: float) -> None:
         """Record that a request was sent or queued."""
-        decision.offer.pool.queue.of_tier(live.request.tier).admitted(now)
+        decision.offer.pool.queue.of_tier(state.request.tier).admitted(now)
         if decision.forecast is not None:
-            self.promises.admitted(live, decision, decision.forecast)
+            self.promises.admitted(state, decision, decision.forecast)
 
     # ---- limits of replicas
 

@@ -68,14 +68,14 @@ class Patience:
         """
         best: tuple[RequestState, Replica] | None = None
         least = 0
-        for live in waiting:
-            offer = offer_of(live)
-            replica = pool.pick(live.request, live.needs_tokens, random)
+        for state in waiting:
+            offer = offer_of(state)
+            replica = pool.pick(state.request, state.needs_tokens, random)
             if replica is None or self.waits_for_own(offer, replica, now):
                 continue
-            if live is waiting[0] and now >= due_at(live.request, live.deadline):
-                return live, replica
-            unread = replica.unread_of(live.prompt_tokens, live.request)
-            if best is None or (unread < least and unread < live.prompt_tokens):
-                best, least = (live, replica), unread
+            if state is waiting[0] and now >= due_at(state.request, state.deadline):
+                return state, replica
+            unread = replica.unread_of(state.prompt_tokens, state.request)
+            if best is None or (unread < least and unread < state.prompt_tokens):
+                best, least = (state, replica), unread
         return best

@@ -243,19 +243,19 @@ class Promises:
             if not judge.highest:
                 judge.offered(self._forecaster.is_late_alone(pool, alone_s, judge.objective.threshold_s), now)
 
-    def admitted(self, live: RequestState, decision: Decision, forecast: Forecast) -> None:
+    def admitted(self, state: RequestState, decision: Decision, forecast: Forecast) -> None:
         """Count a request that was sent or queued on this forecast."""
         offer = decision.offer
-        fairness = self._fairness.get(live.request.tier.name)
-        if fairness is not None and not live.counted:
-            live.counted = True
+        fairness = self._fairness.get(state.request.tier.name)
+        if fairness is not None and not state.counted:
+            state.counted = True
             fairness.decided(offer.prompt_likely, True, forecast.at)
-        self._drop(live)  # it was admitted before if it moved here from the queue of a pool without replicas
-        judges = self._judges.get(live.request.tier.name)
-        if judges is None or not live.request.stream:
+        self._drop(state)  # it was admitted before if it moved here from the queue of a pool without replicas
+        judges = self._judges.get(state.request.tier.name)
+        if judges is None or not state.request.stream:
             return
         promised: list[tuple[TtftJudge, float, bool]] = []
-        live.promised = promised
+        state.promised = promised
         has_costs = self._forecaster.has_costs(offer.pool.spec.name)
         for i, judge in enumerate(judges):
             late = decision.late[i] if i < len(decision.late) else self._late(offer, forecast, judge)
@@ -263,55 +263,55 @@ class Promises:
             promised.append((judge, late, has_costs))
 
     @staticmethod
-    def _promised(live: RequestState) -> list[tuple[TtftJudge, float, bool]]:
+    def _promised(state: RequestState) -> list[tuple[TtftJudge, float, bool]]:
         """The judges that count a request, with its P(late) for each and whether costs were known. The request
         forgets them, so the caller must take it out of their counts.
         """
-        promised, live.promised = live.promised, None
+        promised, state.promised = state.promised, None
         return promised if promised is not None else []
 
-    def _drop(self, live: RequestState) -> None:
+    def _drop(self, state: RequestState) -> None:
         """Remove a request, without an answer, from the judges that count it."""
-        if live.promised is not None:
-            for judge, late, _ in self._promised(live):
+        if state.promised is not None:
+            for judge, late, _ in self._promised(state):
                 judge.dropped(late)
 
-    def first_token(self, live: RequestState, now: float) -> None:
+    def first_token(self, state: RequestState, now: float) -> None:
         """Judge the TTFT objectives of a stream whose first token reached the client."""
-        for judge, late, had_costs in self._promised(live):
-            judge.judged(late, now - live.request.body_at > judge.objective.threshold_s, now, had_costs)
+        for judge, late, had_costs in self._promised(state):
+            judge.judged(late, now - state.request.body_at > judge.objective.threshold_s, now, had_costs)
 
-    def ended(self, live: RequestState, record: Record, now: float) -> None:
+    def ended(self, state: RequestState, record: Record, now: float) -> None:
         """Learn from the end of a request."""
         lost = is_lost(record)
-        fairness = self._fairness.get(live.request.tier.name)
-        if fairness is not None and live.offer is not None:
-            prompt = live.offer.prompt_likely
-            if lost and live.counted:
+        fairness = self._fairness.get(state.request.tier.name)
+        if fairness is not None and state.offer is not None:
+            prompt = state.offer.prompt_likely
+            if lost and state.counted:
                 fairness.lost(prompt, now)
             elif lost:
                 fairness.decided(prompt, False, now)
-            elif live.counted and record.outcome is Outcome.INVALID:
+            elif state.counted and record.outcome is Outcome.INVALID:
                 fairness.take_back(prompt, now)
         if lost:
-            if live.offer is not None and self._fits_alone(live.offer):
-                live.offer.pool.asked.short(live.request.tier, now)
-            for judge, late, had_costs in self._promised(live):
+            if state.offer is not None and self._fits_alone(state.offer):
+                state.offer.pool.asked.short(state.request.tier, now)
+            for judge, late, had_costs in self._promised(state):
                 if judge.highest:
                     judge.judged(late, True, now, had_costs)
                 else:
                     judge.dropped(late)
-        self._drop(live)
-        tier = live.request.tier
-        if record.pool is None or live.forecast is None or live.was_overfilled:
+        self._drop(state)
+        tier = state.request.tier
+        if record.pool is None or state.forecast is None or state.was_overfilled:
             return  # the replica was filled beyond the step limit, so the answer shows nothing about the limit
         margins = self._margins_of(record.pool, tier)
         if record.tpot_s is not None:
             for margin in margins.tpot:
-                margin.learn(live.forecast.tpot_s, record.tpot_s > margin.objective.threshold_s)
+                margin.learn(state.forecast.tpot_s, record.tpot_s > margin.objective.threshold_s)
         if record.outcome is Outcome.OK and tier.slo.covers(record.output_tokens):
             for margin in margins.e2e:
-                margin.learn(live.forecast.tpot_s, record.e2e_s > margin.objective.threshold_s)
+                margin.learn(state.forecast.tpot_s, record.e2e_s > margin.objective.threshold_s)
                 if record.ttft_s is not None:
                     margin.saw_ttft(record.ttft_s)
 

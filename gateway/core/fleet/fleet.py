@@ -85,21 +85,21 @@ class Fleet:
         return any(pool.alive for pool in self._pools.values())
 
     def ended(
-        self, replica: Replica, finish: AttemptResult, request: Request, body: int | None, now: float
+        self, replica: Replica, result: AttemptResult, request: Request, body: int | None, now: float
     ) -> list[Replica]:
         """Judge the end of an attempt at `replica`. Returns the replicas whose state changed.
 
         `body`: hash of the body of the request, if it is known. A failure to connect counts for every data-parallel
         rank of that server.
         """
-        seen = seen_of(finish)
+        seen = seen_of(result)
         if EVIDENCE[seen].is_answer:
             replica.was_alive = True
         judged = [replica]
         if seen in UNREACHED and replica.spec.dp_rank is not None:
             judged = [other for other in replica.pool.replicas.values() if other.spec.server == replica.spec.server]
         moved = []
-        text = "" if seen is Observation.ANSWER else text_of(finish, request.endpoint)
+        text = "" if seen is Observation.ANSWER else text_of(result, request.endpoint)
         for each in judged:
             before, health = each.health.state, each.pool.spec.health
             each.health.saw(seen, health, now, text)
@@ -109,13 +109,13 @@ class Fleet:
                 moved.append(each)
         return moved
 
-    def learn_context(self, replica: Replica, finish: AttemptResult, now: float) -> None:
+    def learn_context(self, replica: Replica, result: AttemptResult, now: float) -> None:
         """Learn from the end of an attempt how long a context the replica has."""
         news = False
-        if finish.end is AttemptOutcome.REJECTED and finish.context_tokens is not None:
-            news = replica.learn_context(finish.context_tokens)
-        elif finish.end is AttemptOutcome.COMPLETE and finish.prompt_tokens is not None:
-            news = replica.prove_context(finish.prompt_tokens + (finish.output_tokens or 0))
+        if result.end is AttemptOutcome.REJECTED and result.context_tokens is not None:
+            news = replica.learn_context(result.context_tokens)
+        elif result.end is AttemptOutcome.COMPLETE and result.prompt_tokens is not None:
+            news = replica.prove_context(result.prompt_tokens + (result.output_tokens or 0))
         if news:
             replica.pool.refresh(now)
 

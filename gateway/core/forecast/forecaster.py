@@ -159,20 +159,20 @@ class Forecaster(Learner):
 
     def opened(self, attempt: Attempt, now: float) -> None:
         """Predict the attempt's load and latencies at its dispatch."""
-        live, replica = attempt.live, attempt.replica
-        request = live.request
+        state, replica = attempt.state, attempt.replica
+        request = state.request
         if request.endpoint in WEIGHTLESS:
             return
         costs = self.of(replica.pool).costs
         engine = self.engine(replica, now)
         scores, choices = (replica.health.ttft, replica.health.itl), request.choices
-        bucket = self.lengths.bucket(request.model.name, request.tier.name, live.prompt_tokens)
+        bucket = self.lengths.bucket(request.model.name, request.tier.name, state.prompt_tokens)
         unread, others = attempt.slot.unread_tokens, replica.total_in_flight - 1
         attempt.prediction = prediction = AttemptPrediction(engine, bucket, scores, choices, unread, others, now)
-        read_by = math.inf if live.visible else now + prediction.ttft_s
+        read_by = math.inf if state.visible else now + prediction.ttft_s
         engine.begin(attempt.id, unread, read_by, now)
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        attempt.slot.expect(choices, min(prediction.bucket.mean, float(live.max_tokens)) * choices)
+        attempt.slot.expect(choices, min(prediction.bucket.mean, float(state.max_tokens)) * choices)
         if now > request.body_at and attempt.sent_at is None:  # else it met its load at another time
             backlog, decodes, context = prediction.backlog, prediction.decodes, prediction.context
             costs.met(backlog, decodes, context, prediction.slot_s, replica.budget.drift)
@@ -191,16 +191,16 @@ class Forecaster(Learner):
         seen_s = now - attempt.opened_at
         if seen_s <= 0.0:
             return
-        if attempt.live.visible and prediction.counts:
+        if attempt.state.visible and prediction.counts:
             prediction.ttft.add(math.log(seen_s / prediction.expected_s))
         if not (prediction.teaches and attempt.replica.health.is_typical):
             return
         error = prediction.learn_ttft(learned.costs, attempt.slot.unread_tokens, seen_s)
         learned.spread.add(DIRECT, error)
         learned.sampled(error)
-        forecast = attempt.live.forecast
+        forecast = attempt.state.forecast
         if forecast is not None and forecast.wait_s > 0.0 and now > forecast.at:
-            elapsed_s = forecast.at - attempt.live.request.body_at
+            elapsed_s = forecast.at - attempt.state.request.body_at
             expected_s = max(forecast.ttft_s - elapsed_s, 1e-6)
             learned.spread.add(forecast.kind, math.log((now - forecast.at) / expected_s))
 
@@ -226,7 +226,7 @@ class Forecaster(Learner):
             prediction.edges = prediction.bucket.passes(each, prediction.edges)
         if each >= prediction.expects_at:
             prediction.expects_at = int(EXPECT_EVERY * each) + 1
-            more = min(prediction.bucket.more(each), float(max(0, attempt.live.max_tokens - each)))
+            more = min(prediction.bucket.more(each), float(max(0, attempt.state.max_tokens - each)))
             attempt.slot.expect_more(more * prediction.choices)
         steps = each - 1
         is_lesson = prediction.teaches and steps >= prediction.lesson_at and prediction.engine.costs.has_single_steps
@@ -242,7 +242,7 @@ class Forecaster(Learner):
         if steps >= EARLY_STEPS and not prediction.shown and prediction.counts:
             prediction.show(costs, steps, now)
 
-    def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
+    def closed(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         """An attempt ended."""
         prediction = attempt.prediction
         if prediction is None:
@@ -252,19 +252,19 @@ class Forecaster(Learner):
         replica = attempt.replica
         learned, took_s = self.of(replica.pool), now - attempt.opened_at
         engine.advance(replica.in_flight, replica.held_tokens, now)
-        if finish.end is not AttemptOutcome.COMPLETE:
+        if result.end is not AttemptOutcome.COMPLETE:
             engine.forget(attempt.id, now)
-            is_told = attempt.first_at is None and attempt.live.visible and finish.end not in UNREAD
+            is_told = attempt.first_at is None and attempt.state.visible and result.end not in UNREAD
             if is_told and prediction.counts and took_s > prediction.expected_s:
                 prediction.ttft.add_overdue(math.log(took_s / prediction.expected_s))
             return
         engine.read(attempt.id, now)
-        live = attempt.live
-        tokens = finish.output_tokens if finish.output_tokens is not None else max(attempt.tokens, finish.tokens_seen)
-        each = tokens // live.request.choices
+        state = attempt.state
+        tokens = result.output_tokens if result.output_tokens is not None else max(attempt.tokens, result.tokens_seen)
+        each = tokens // state.request.choices
         if each < 1:
             # An answer without tokens gives no time per token. An embedding or score still gives a time to first token.
-            if not finish.empty and not live.visible and prediction.counts and now > attempt.opened_at:
+            if not result.empty and not state.visible and prediction.counts and now > attempt.opened_at:
                 prediction.ttft.add(math.log(took_s / prediction.expected_s))
                 learned.sampled(prediction.learn_ttft(learned.costs, attempt.slot.unread_tokens, took_s))
             return
@@ -274,17 +274,17 @@ class Forecaster(Learner):
             decode_s = now - attempt.first_at
             costs.decode_s += 0.02 * (decode_s - costs.decode_s) if costs.decode_s else decode_s
         steps = each - 1 if attempt.first_at is not None else each
-        if prediction.teaches and each < live.max_tokens:
+        if prediction.teaches and each < state.max_tokens:
             prediction.bucket.add(each, prediction.edges)
         elif prediction.teaches:
             prediction.bucket.passes(each, prediction.edges)
         prediction.teaches = prediction.teaches and replica.health.is_typical
-        if finish.tokens_seen > 0:
-            is_merged = tokens > MERGED * finish.tokens_seen
+        if result.tokens_seen > 0:
+            is_merged = tokens > MERGED * result.tokens_seen
             costs.merged += 0.1 * ((1.0 if is_merged else 0.0) - costs.merged)
             if is_merged:
                 prediction.begin_anew()
-        if finish.empty:
+        if result.empty:
             # a broken replica that answers at once with nothing must not seem fast, so its times are not learned
             return
         if steps >= 1 and prediction.counts and engine.pace.due(now):
@@ -294,11 +294,11 @@ class Forecaster(Learner):
                 prediction.teach(costs, steps, now)
         if not prediction.teaches:
             return
-        forecast = live.forecast
-        if not live.visible and forecast is not None and took_s > 0.0:
+        forecast = state.forecast
+        if not state.visible and forecast is not None and took_s > 0.0:
             expected_s = prediction.ttft_s + forecast.tpot_s * (each - 1)
             learned.sampled(math.log(took_s / max(expected_s, 1e-6)))
-        if live.was_overfilled:
+        if state.was_overfilled:
             return
         if forecast is not None and attempt.first_at is not None and steps >= 1 and now > attempt.first_at:
             error = math.log((now - attempt.first_at) / steps / max(forecast.tpot_s, 1e-9))
@@ -306,20 +306,20 @@ class Forecaster(Learner):
 
     # ---- labels
 
-    def judged(self, live: RequestState, breached: bool) -> None:
+    def judged(self, state: RequestState, breached: bool) -> None:
         """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands."""
-        forecast = live.forecast
+        forecast = state.forecast
         if forecast is None or forecast.judged:
             return
         forecast.judged = True
         learned = self.pools.get(forecast.pool)
         if learned is not None:  # else the pool is gone
-            learned.label(live.request.tier, forecast, breached)
+            learned.label(state.request.tier, forecast, breached)
 
-    def dropped(self, live: RequestState) -> None:
+    def dropped(self, state: RequestState) -> None:
         """Give the forecast no label: the outcome shows nothing about it, since the client left, say."""
-        if live.forecast is not None:
-            live.forecast.judged = True
+        if state.forecast is not None:
+            state.forecast.judged = True
 
     # ---- reading
 

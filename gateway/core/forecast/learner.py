@@ -22,5 +22,5 @@ class Learner:
     def progress(self, attempt: Attempt, tokens: int, now: float) -> None:
         """The answer has `tokens` so far."""
 
-    def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
+    def closed(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         """The attempt has ended, and its slot is free."""

@@ -85,8 +85,8 @@ class Recorded(Controller):
     def resumed(self, attempt_id: int, now: float) -> list[Command]:
         return self._told("resumed", Controller.resumed, attempt_id, now)
 
-    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
-        return self._told("finish", Controller.finish, attempt_id, finish, now)
+    def finish(self, attempt_id: int, result: AttemptResult, now: float) -> list[Command]:
+        return self._told("finish", Controller.finish, attempt_id, result, now)
 
     def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
         return self._told("leave", Controller.leave, request_id, now, why)

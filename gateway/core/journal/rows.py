@@ -70,19 +70,19 @@ def _affinity(affinity: Affinity) -> object:
     return {"Affinity": row}
 
 
-def finish(finish: AttemptResult) -> object:
+def finish(result: AttemptResult) -> object:
     """The result of an attempt, as plain data."""
     row = (
-        _ENDS[finish.end],
-        finish.prompt_tokens,
-        finish.output_tokens,
-        finish.tokens_seen,
-        finish.status,
-        _number(finish.retry_after_s),
-        finish.body_hash,
-        finish.empty,
-        finish.cached_tokens,
-        finish.context_tokens,
+        _ENDS[result.end],
+        result.prompt_tokens,
+        result.output_tokens,
+        result.tokens_seen,
+        result.status,
+        _number(result.retry_after_s),
+        result.body_hash,
+        result.empty,
+        result.cached_tokens,
+        result.context_tokens,
     )
     return {"AttemptResult": row}
 

@@ -20,22 +20,22 @@ class HeldRequests:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, live: QueuedRequest) -> None:
+    def add(self, state: QueuedRequest) -> None:
         """Keep a request."""
-        request = live.request
-        self._held[request.id] = live
-        heappush(self._order, _turn(live))
+        request = state.request
+        self._held[request.id] = state
+        heappush(self._order, _turn(state))
         self.bytes += request.body_bytes
 
-    def position(self, live: QueuedRequest) -> int:
+    def position(self, state: QueuedRequest) -> int:
         """Place of a request in that order, from 1 on; O(n)."""
-        turn = _turn(live)
+        turn = _turn(state)
         return 1 + sum(_turn(other) < turn for other in self._held.values())
 
-    def remove(self, live: QueuedRequest) -> None:
+    def remove(self, state: QueuedRequest) -> None:
         """Let a request go."""
-        del self._held[live.request.id]
-        self.bytes -= live.request.body_bytes
+        del self._held[state.request.id]
+        self.bytes -= state.request.body_bytes
 
     def first(self) -> QueuedRequest | None:
         """The request to send first; None if there is none."""
@@ -51,6 +51,6 @@ class HeldRequests:
         return [*self._held.values()]
 
 
-def _turn(live: QueuedRequest) -> tuple[int, float, float, int]:
-    request = live.request
+def _turn(state: QueuedRequest) -> tuple[int, float, float, int]:
+    request = state.request
     return request.tier.priority, -request.tier.weight, request.body_at, request.id

@@ -45,7 +45,7 @@ class PoolQueue:
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         """All queued requests, by priority and latest start."""
-        return iter(sorted((live for tier_queue in self._tiers.values() for live in tier_queue), key=by_turn))
+        return iter(sorted((state for tier_queue in self._tiers.values() for state in tier_queue), key=by_turn))
 
     def of_tier(self, tier: Tier) -> TierQueue:
         """The queue of a tier; created if missing, and kept when it is empty."""
@@ -56,29 +56,29 @@ class PoolQueue:
             self._tiers = dict(sorted(self._tiers.items()))
         return tier_queue
 
-    def push(self, live: QueuedRequest, now: float) -> None:
-        """Queue `live`. Its `deadline` and its forecast give its place."""
-        self._tickets = max(self._tickets, live.last_ticket) + 1
-        tier_queue = self.of_tier(live.request.tier)
-        tier_queue.tier = live.request.tier
-        tier_queue.push(live, self._tickets, now)
+    def push(self, state: QueuedRequest, now: float) -> None:
+        """Queue `state`. Its `deadline` and its forecast give its place."""
+        self._tickets = max(self._tickets, state.last_ticket) + 1
+        tier_queue = self.of_tier(state.request.tier)
+        tier_queue.tier = state.request.tier
+        tier_queue.push(state, self._tickets, now)
         self._count += 1
-        self.bytes += live.request.body_bytes
+        self.bytes += state.request.body_bytes
 
-    def remove(self, live: QueuedRequest, now: float) -> None:
-        """Take `live` out of the queue."""
-        self.of_tier(live.request.tier).remove(live, now)
+    def remove(self, state: QueuedRequest, now: float) -> None:
+        """Take `state` out of the queue."""
+        self.of_tier(state.request.tier).remove(state, now)
         self._count -= 1
-        self.bytes -= live.request.body_bytes
+        self.bytes -= state.request.body_bytes
 
     def holds(self, tier: Tier) -> bool:
         """Whether any request of `tier` waits."""
         tier_queue = self._tiers.get((tier.priority, tier.name)) if self._count else None
         return tier_queue is not None and tier_queue.count > 0
 
-    def position(self, live: QueuedRequest) -> int:
+    def position(self, state: QueuedRequest) -> int:
         """Place of a waiting request by priority and latest start, from 1 on; O(n)."""
-        turn = by_turn(live)
+        turn = by_turn(state)
         return 1 + sum(by_turn(other) < turn for tier_queue in self._tiers.values() for other in tier_queue)
 
     def counts(self) -> dict[int, int]:
@@ -190,9 +190,9 @@ class PoolQueue:
             tier_queue.owed = owed
 
 
-def _loss(live: QueuedRequest) -> tuple[int, float, float, int]:
+def _loss(state: QueuedRequest) -> tuple[int, float, float, int]:
     """Sort key: the request with the largest key is shed first."""
-    return live.request.tier.priority, -live.request.tier.weight, -live.start_by, -live.request.id
+    return state.request.tier.priority, -state.request.tier.weight, -state.start_by, -state.request.id
 
 
 def _is_below(tier_queue: TierQueue, tier: Tier) -> bool:

@@ -47,7 +47,7 @@ class TenantQueue:
     def from_last(self) -> list[QueuedRequest]:
         """The requests that may be shed. The first is the one with the largest latest start."""
         entries = sorted(self.heap, reverse=True)
-        return [live for _, _, ticket, live in entries if live.ticket == ticket and _may_be_shed(live.request.tier)]
+        return [state for _, _, ticket, state in entries if state.ticket == ticket and _may_be_shed(state.request.tier)]
 
 
 class TierQueue(Remembering):
@@ -104,54 +104,55 @@ class TierQueue(Remembering):
     def __iter__(self) -> Iterator[QueuedRequest]:
         """All queued requests, in arbitrary order."""
         for flow in self._flows.values():
-            for _, _, ticket, live in flow.heap:
-                if live.ticket == ticket:
-                    yield live
+            for _, _, ticket, state in flow.heap:
+                if state.ticket == ticket:
+                    yield state
 
     def admitted(self, now: float) -> None:
         """Count a request that was sent or queued."""
         self.arrivals.add(now)
         self.admitted_at = now
 
-    def push(self, live: QueuedRequest, ticket: int, now: float) -> None:
-        assert live.use is not None
+    def push(self, state: QueuedRequest, ticket: int, now: float) -> None:
+        assert state.use is not None
         if not self.count:
             self.turns.began(now)
-        live.ticket = live.last_ticket = ticket
-        live.start_by = live.deadline - (0.0 if live.forecast is None else live.forecast.engine_s(live.request.body_at))
-        flow = self._flows.get(live.request.tenant)
+        state.ticket = state.last_ticket = ticket
+        forecast = state.forecast
+        state.start_by = state.deadline - (0.0 if forecast is None else forecast.engine_s(state.request.body_at))
+        flow = self._flows.get(state.request.tenant)
         if flow is None:
-            flow = self._flows[live.request.tenant] = TenantQueue(live.use)
-            heappush(self._turns, (flow.listed, live.start_by, ticket, flow))
-        entry = (live.start_by, live.request.id, ticket, live)
+            flow = self._flows[state.request.tenant] = TenantQueue(state.use)
+            heappush(self._turns, (flow.listed, state.start_by, ticket, flow))
+        entry = (state.start_by, state.request.id, ticket, state)
         heappush(flow.heap, entry)
         heappush(self._earliest, entry)
         flow.count += 1
-        flow.bytes += live.request.body_bytes
-        if not _may_be_shed(live.request.tier):
+        flow.bytes += state.request.body_bytes
+        if not _may_be_shed(state.request.tier):
             self.fixed += 1
-            self.fixed_bytes += live.request.body_bytes
+            self.fixed_bytes += state.request.body_bytes
         self.count += 1
-        self.adapted += bool(live.request.affinity.adapter)
+        self.adapted += bool(state.request.affinity.adapter)
 
-    def remove(self, live: QueuedRequest, now: float) -> None:
-        live.ticket = 0
+    def remove(self, state: QueuedRequest, now: float) -> None:
+        state.ticket = 0
         self.count -= 1
-        self.adapted -= bool(live.request.affinity.adapter)
-        if not _may_be_shed(live.request.tier):
+        self.adapted -= bool(state.request.affinity.adapter)
+        if not _may_be_shed(state.request.tier):
             self.fixed -= 1
-            self.fixed_bytes -= live.request.body_bytes
+            self.fixed_bytes -= state.request.body_bytes
         if not self.count:
             self.turns.stopped(now)
             self._flows.clear()
             self._turns.clear()
             self._earliest.clear()
             return
-        flow = self._flows[live.request.tenant]
+        flow = self._flows[state.request.tenant]
         flow.count -= 1
-        flow.bytes -= live.request.body_bytes
+        flow.bytes -= state.request.body_bytes
         if not flow.count:
-            del self._flows[live.request.tenant]
+            del self._flows[state.request.tenant]
             self._compact_turns()
         flow.heap = _compacted(flow.heap, flow.count)
         self._earliest = _compacted(self._earliest, self.count)
@@ -165,7 +166,7 @@ class TierQueue(Remembering):
 
     def head_but(self, blocked: set[str], now: float) -> QueuedRequest | None:
         """The request to serve next, without requests for the models and adapters in `blocked`. O(n)."""
-        others = [live for live in self if sent_name(live.request) not in blocked]
+        others = [state for state in self if sent_name(state.request) not in blocked]
         turn = min(others, key=_tenant_turn, default=None)
         if turn is None or now >= due_at(turn.request, turn.deadline):
             return turn
@@ -213,9 +214,10 @@ class TierQueue(Remembering):
         If models or adapters are `blocked`, the result is exactly the earliest requests for others, in O(n log n).
         """
         if blocked:
-            return sorted((live for live in self if sent_name(live.request) not in blocked), key=by_turn)[:LOOKED_AHEAD]
+            free = (state for state in self if sent_name(state.request) not in blocked)
+            return sorted(free, key=by_turn)[:LOOKED_AHEAD]
         top = sorted(entry for entry in self._earliest[: 2 * LOOKED_AHEAD] if entry[3].ticket == entry[2])
-        return [live for _, _, _, live in top[:LOOKED_AHEAD]]
+        return [state for _, _, _, state in top[:LOOKED_AHEAD]]
 
     def in_order(self) -> list[QueuedRequest]:
         """All queued requests, the earliest latest start first."""
@@ -226,7 +228,7 @@ class TierQueue(Remembering):
         first = self.first()
         if first is None or _may_be_shed(first.request.tier):
             return first
-        return min((live for live in self if _may_be_shed(live.request.tier)), key=by_turn, default=None)
+        return min((state for state in self if _may_be_shed(state.request.tier)), key=by_turn, default=None)
 
     def yield_to(self, tenant: str, body_bytes: int, by_count: bool, spare_bytes: int) -> list[QueuedRequest]:
         """The queued requests that a new request of `tenant` displaces from a full queue; empty if the tenant has its
@@ -253,15 +255,15 @@ class TierQueue(Remembering):
         out: list[QueuedRequest] = []
         for flow in over:
             left, left_bytes = flow.count, flow.bytes
-            for live in flow.from_last():
+            for state in flow.from_last():
                 if (out or not by_count) and wanted <= 0:
                     return out
                 if left_bytes <= byte_share if wanted > 0 else left <= share:
                     break
-                out.append(live)
+                out.append(state)
                 left -= 1
-                left_bytes -= live.request.body_bytes
-                wanted -= live.request.body_bytes
+                left_bytes -= state.request.body_bytes
+                wanted -= state.request.body_bytes
         return out if (out or not by_count) and wanted <= 0 else []
 
     def ahead_of(self, tenant: str, start_by: float = math.inf) -> int:
@@ -275,8 +277,8 @@ class TierQueue(Remembering):
         earlier = self.count
         if start_by < math.inf:
             earlier = 0
-            for start, _, ticket, live in self._earliest:
-                if start <= start_by and live.ticket == ticket:
+            for start, _, ticket, state in self._earliest:
+                if start <= start_by and state.ticket == ticket:
                     earlier += 1
         return min(earlier, mine + others * (mine + 1))
 
@@ -303,8 +305,8 @@ def _compacted(heap: list[Entry], count: int) -> list[Entry]:
     return kept
 
 
-def _tenant_turn(live: QueuedRequest) -> tuple[float, float, int]:
-    return 0.0 if live.use is None else live.use.served, live.start_by, live.request.id
+def _tenant_turn(state: QueuedRequest) -> tuple[float, float, int]:
+    return 0.0 if state.use is None else state.use.served, state.start_by, state.request.id
 
 
 def _count(flow: TenantQueue) -> int:
@@ -319,6 +321,6 @@ def _may_be_shed(tier: Tier) -> bool:
     return tier.admission.mode is AdmissionMode.ENFORCE
 
 
-def by_turn(live: QueuedRequest) -> tuple[int, float, int]:
+def by_turn(state: QueuedRequest) -> tuple[int, float, int]:
     """A sort key: the most urgent tier first, then the earliest latest start."""
-    return live.request.tier.priority, live.start_by, live.request.id
+    return state.request.tier.priority, state.start_by, state.request.id

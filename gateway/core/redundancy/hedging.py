@@ -184,62 +184,62 @@ class Hedges(Learner):
 
     def opened(self, attempt: Attempt, now: float) -> None:
         """Add to the tier's budget for the first attempt of a request."""
-        live = attempt.live
-        hedge = live.request.tier.hedge
+        state = attempt.state
+        hedge = state.request.tier.hedge
         if hedge is not None and attempt.first:
-            self.of_tier(live.request.tier).deposit(hedge.budget, attempt.slot.unread_tokens)
+            self.of_tier(state.request.tier).deposit(hedge.budget, attempt.slot.unread_tokens)
 
     def sent(self, attempt: Attempt, now: float) -> None:
         """Set the hedge timer of an attempt that was sent. Only first attempts with visible tokens outside the holdout
         get a timer.
         """
-        live = attempt.live
-        hedge = live.request.tier.hedge
-        if hedge is None or not attempt.first or live.request.choices > 1:
+        state = attempt.state
+        hedge = state.request.tier.hedge
+        if hedge is None or not attempt.first or state.request.choices > 1:
             return
         if self._random.random() < hedge.holdout:
-            self.of_tier(live.request.tier).held += 1
+            self.of_tier(state.request.tier).held += 1
             return
         pool = self.of_pool(attempt.replica.pool)
         late_s = pool.first_tokens.quantile(bucket_of(attempt.slot.unread_tokens), hedge.quantile, now)
         if late_s is not None:
             expected_s = 0.0 if attempt.prediction is None else attempt.prediction.expected_s
-            self.timers.set(live.request.id, now + max(late_s, FLOOR_FACTOR * expected_s))
+            self.timers.set(state.request.id, now + max(late_s, FLOOR_FACTOR * expected_s))
 
     def first_token(self, attempt: Attempt, now: float) -> None:
         """Learn the TTFT, and clear the hedge timer, because the first token has come."""
-        if not self.on or not attempt.live.visible:
+        if not self.on or not attempt.state.visible:
             return
-        self.timers.clear(attempt.live.request.id)
+        self.timers.clear(attempt.state.request.id)
         self._learn(attempt, False, now)
 
     def committed(self, winner: Attempt) -> None:
         """Record which attempt of a hedged request won."""
-        winner.live.hedged = HedgeResult.WON if winner.hedge else HedgeResult.LOST
+        winner.state.hedged = HedgeResult.WON if winner.hedge else HedgeResult.LOST
         self.of_pool(winner.replica.pool).won.append(winner.hedge)
 
-    def closed(self, attempt: Attempt, finish: AttemptResult, now: float) -> None:
+    def closed(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         """Learn from an attempt that is over. Without a first token, its TTFT is censored: it would have been longer
         than the time so far.
         """
-        live = attempt.live
-        if not self.on or not live.visible:
+        state = attempt.state
+        if not self.on or not state.visible:
             return
-        if attempt.first_at is None and finish.end not in UNREAD:
+        if attempt.first_at is None and result.end not in UNREAD:
             self._learn(attempt, True, now)
-        if not live.open:
-            self.timers.clear(live.request.id)
-        if live.hedged is None or attempt is live.committed or (live.committed is None and not attempt.hedge):
+        if not state.open:
+            self.timers.clear(state.request.id)
+        if state.hedged is None or attempt is state.committed or (state.committed is None and not attempt.hedge):
             return
-        tier = self.of_tier(live.request.tier)
+        tier = self.of_tier(state.request.tier)
         tier.wasted_output_tokens += attempt.tokens
         if attempt.sent_at is not None:
             tier.wasted_prompt_tokens += attempt.slot.unread_tokens
 
-    def ended(self, live: RequestState) -> None:
+    def ended(self, state: RequestState) -> None:
         """Count the result of the hedge when a request is over."""
-        if live.hedged is not None:
-            self.of_tier(live.request.tier).outcomes[live.hedged] += 1
+        if state.hedged is not None:
+            self.of_tier(state.request.tier).outcomes[state.hedged] += 1
 
     def _learn(self, attempt: Attempt, censored: bool, now: float) -> None:
         """Learn the TTFT of a first attempt.
@@ -263,22 +263,22 @@ class Hedges(Learner):
         """Ids of the requests whose hedge timers are due. Their timers are removed."""
         return self.timers.due(now)
 
-    def replica_for_duplicate(self, live: RequestState, now: float) -> Replica | None:
+    def replica_for_duplicate(self, state: RequestState, now: float) -> Replica | None:
         """The replica for the duplicate of a late request; None if it gets none. The duplicate is taken out of the
         budgets.
         """
-        if live.outcome is not None or live.committed is not None or live.attempts > 1 or live.open[0].cancelled:
+        if state.outcome is not None or state.committed is not None or state.attempts > 1 or state.open[0].cancelled:
             return None
-        tier = self.of_tier(live.request.tier)
-        found = self._find(live, tier, live.open[0].replica, now)
+        tier = self.of_tier(state.request.tier)
+        found = self._find(state, tier, state.open[0].replica, now)
         if isinstance(found, HedgeDenied):
             tier.denied[found] += 1
             return None
-        tier.pay(found.unread_of(live.prompt_tokens, live.request))
-        live.hedged = HedgeResult.FAILED
+        tier.pay(found.unread_of(state.prompt_tokens, state.request))
+        state.hedged = HedgeResult.FAILED
         return found
 
-    def _find(self, live: RequestState, tier: TierHedges, first: Replica, now: float) -> Replica | HedgeDenied:
+    def _find(self, state: RequestState, tier: TierHedges, first: Replica, now: float) -> Replica | HedgeDenied:
         """The replica for a duplicate, or the reason against it. The cheapest checks come first."""
         pool = first.pool
         if self.of_pool(pool).is_suspended(now):
@@ -287,19 +287,19 @@ class Hedges(Learner):
             return HedgeDenied.QUEUE
         if pool.headroom < 1.0 - BUSY:
             return HedgeDenied.BUSY
-        if live.body_hash is not None and self._quarantine.knows(live.body_hash, now):
+        if state.body_hash is not None and self._quarantine.knows(state.body_hash, now):
             return HedgeDenied.SUSPECT
         denied = tier.denies()
         if denied is not None:
             return denied
-        replica = pool.pick(live.request, live.needs_tokens, self._random.random(), first)
+        replica = pool.pick(state.request, state.needs_tokens, self._random.random(), first)
         if replica is None:
             return HedgeDenied.NO_REPLICA
         capacity = replica.kv.capacity_tokens
         if capacity is not None and replica.total_held_tokens > BUSY * capacity:
             return HedgeDenied.KV
         if self._outlook.trusted(pool):
-            forecast = self._outlook.forecast(offer_of(live).capped(live.max_tokens), replica, now)
+            forecast = self._outlook.forecast(offer_of(state).capped(state.max_tokens), replica, now)
             if forecast.breach > MAX_BREACH:
                 return HedgeDenied.BREACH
         return replica if self._retry_budget.hedge() else HedgeDenied.SHARED

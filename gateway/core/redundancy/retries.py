@@ -77,51 +77,51 @@ class Retries:
         self._budget = budget
         self._random = random
 
-    def elsewhere(self, live: RequestState, failed: Attempt, in_pool: bool = False) -> Replica | None:
+    def elsewhere(self, state: RequestState, failed: Attempt, in_pool: bool = False) -> Replica | None:
         """The replica for a retry after the attempt `failed`; None if there is none. It belongs to the same pool or to
         another pool on the request's route.
 
         `in_pool`: only replicas of the same pool are tried. A retry is taken out of the budget.
         """
-        if live.attempts > 1:
+        if state.attempts > 1:
             return None
-        replica = failed.replica.pool.pick(live.request, live.needs_tokens, self._random.random(), failed.replica)
-        if replica is None and not in_pool and not failed.replica.pool.is_pinned(live.request):
-            replica = self._other_pool(live, failed)
+        replica = failed.replica.pool.pick(state.request, state.needs_tokens, self._random.random(), failed.replica)
+        if replica is None and not in_pool and not failed.replica.pool.is_pinned(state.request):
+            replica = self._other_pool(state, failed)
         return (
             replica
-            if replica is not None and self._budget.retry(live.request.tier, failed.sent_at is not None)
+            if replica is not None and self._budget.retry(state.request.tier, failed.sent_at is not None)
             else None
         )
 
-    def again(self, live: RequestState, failed: Attempt) -> bool:
+    def again(self, state: RequestState, failed: Attempt) -> bool:
         """Whether the request is sent to the same replica once more, because the attempt `failed` says nothing about
         it. This counts as a retry.
         """
         replica = failed.replica
-        if live.attempts > 1 or replica.drained or replica.health.state is not ReplicaState.UP:
+        if state.attempts > 1 or replica.drained or replica.health.state is not ReplicaState.UP:
             return False
-        return self._budget.retry(live.request.tier, failed.sent_at is not None)
+        return self._budget.retry(state.request.tier, failed.sent_at is not None)
 
-    def may_be_made(self, live: RequestState, replica: Replica, others: int) -> bool:
+    def may_be_made(self, state: RequestState, replica: Replica, others: int) -> bool:
         """Whether the request at `replica` could be retried in its pool if `others` more requests were retried as
         well.
         """
-        tier = live.request.tier
+        tier = state.request.tier
         return (
-            live.attempts == 1
-            and not replica.pool.is_pinned(live.request)
+            state.attempts == 1
+            and not replica.pool.is_pinned(state.request)
             and tier.retry.budget > 0.0
             and self._budget.left >= others + 1.0
-            and bool(replica.pool.candidates(live.request))
+            and bool(replica.pool.candidates(state.request))
         )
 
-    def _other_pool(self, live: RequestState, failed: Attempt) -> Replica | None:
+    def _other_pool(self, state: RequestState, failed: Attempt) -> Replica | None:
         """A free replica of the first other pool on the route that takes the prompt; None if there is none."""
-        request, needs_tokens = live.request, live.needs_tokens
+        request, needs_tokens = state.request, state.needs_tokens
         for spec in request.policy.route(request.model, request.tier):
             pool = self._fleet.pool(spec.name)
-            if pool is not None and pool is not failed.replica.pool and spec.takes(live.prompt_tokens, request.batch):
+            if pool is not None and pool is not failed.replica.pool and spec.takes(state.prompt_tokens, request.batch):
                 replica = pool.pick(request, needs_tokens, self._random.random(), failed.replica)
                 if replica is not None:
                     return replica

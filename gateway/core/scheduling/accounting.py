@@ -77,112 +77,112 @@ class Accounting:
 
     # ---- in the order in which they are called
 
-    def exceeded(self, live: RequestState, offer: Offer, now: float) -> LimitExceeded | None:
-        """The tenant's limit that the new request would exceed, or None. Changes only `live`."""
-        request = live.request
-        self._expect_cached(live, offer)
-        return self._tenants.check(request.tenant, request.tier, live.most_tokens, now)
+    def exceeded(self, state: RequestState, offer: Offer, now: float) -> LimitExceeded | None:
+        """The tenant's limit that the new request would exceed, or None. Changes only `state`."""
+        request = state.request
+        self._expect_cached(state, offer)
+        return self._tenants.check(request.tenant, request.tier, state.most_tokens, now)
 
-    def reserve(self, live: RequestState, offer: Offer, now: float) -> LimitExceeded | None:
+    def reserve(self, state: RequestState, offer: Offer, now: float) -> LimitExceeded | None:
         """Charge the request, its prompt tokens and its granted output tokens to its tenant's limits."""
-        use = self._tenants.of(live.request.tenant, live.request.tier, now)
-        self._expect_cached(live, offer)
-        exceeded = use.check(live.most_tokens, now)
+        use = self._tenants.of(state.request.tenant, state.request.tier, now)
+        self._expect_cached(state, offer)
+        exceeded = use.check(state.most_tokens, now)
         if exceeded is not None:
             if exceeded.why in (Reason.LIMIT_TOKENS, Reason.LIMIT_QUOTA) and exceeded.wait_s < math.inf:
-                use.refused_tokens = live.most_tokens
+                use.refused_tokens = state.most_tokens
             return use.turn(exceeded, now)
-        self.take(live, offer, now)
+        self.take(state, offer, now)
         return None
 
-    def take(self, live: RequestState, offer: Offer, now: float) -> None:
+    def take(self, state: RequestState, offer: Offer, now: float) -> None:
         """Charge the request, even beyond the limits: it runs already, or `reserve` has looked."""
-        use = self._tenants.of(live.request.tenant, live.request.tier, now)
-        self._expect_cached(live, offer)
-        live.use, live.reserved_tokens = use, live.most_tokens
-        use.take(live.reserved_tokens, now)
+        use = self._tenants.of(state.request.tenant, state.request.tier, now)
+        self._expect_cached(state, offer)
+        state.use, state.reserved_tokens = use, state.most_tokens
+        use.take(state.reserved_tokens, now)
 
-    def offered(self, live: RequestState, offer: Offer, now: float) -> None:
+    def offered(self, state: RequestState, offer: Offer, now: float) -> None:
         """Count what a request asks of its tenant's fair share in the pool that it has come to."""
-        live.expected_output = self._forecaster.expected_output(offer)
-        live.shares = offer.pool.queue.of_tier(live.request.tier).shares
-        live.shares.offered(live.request.tenant, live.prompt_tokens + OUTPUT_WEIGHT * live.expected_output, now)
+        state.expected_output = self._forecaster.expected_output(offer)
+        state.shares = offer.pool.queue.of_tier(state.request.tier).shares
+        state.shares.offered(state.request.tenant, state.prompt_tokens + OUTPUT_WEIGHT * state.expected_output, now)
 
-    def dispatched(self, live: RequestState, now: float) -> None:
+    def dispatched(self, state: RequestState, now: float) -> None:
         """Charge the expected output tokens to the tenant's fair share, at the first dispatch."""
-        cost = live.prompt_tokens + OUTPUT_WEIGHT * live.expected_output
-        live.charged = cost
-        if live.use is not None:
-            live.use.serve(cost, now)
-        if live.shares is not None:
-            live.shares.served(cost, now)
+        cost = state.prompt_tokens + OUTPUT_WEIGHT * state.expected_output
+        state.charged = cost
+        if state.use is not None:
+            state.use.serve(cost, now)
+        if state.shares is not None:
+            state.shares.served(cost, now)
 
-    def first_token(self, live: RequestState, now: float) -> None:
+    def first_token(self, state: RequestState, now: float) -> None:
         """Label the forecast if the first token decides the label. A missed TTFT decides it. A kept TTFT decides it
         only if the request has no other objective.
         """
-        self._promises.first_token(live, now)
-        slo = live.slo
-        if now - live.request.body_at > slo.ttft_bound_s:
-            self._forecaster.judged(live, True)
+        self._promises.first_token(state, now)
+        slo = state.slo
+        if now - state.request.body_at > slo.ttft_bound_s:
+            self._forecaster.judged(state, True)
         elif slo.tpot_bound_s == slo.e2e_bound_s == math.inf:
-            self._forecaster.judged(live, False)
+            self._forecaster.judged(state, False)
 
-    def attempted(self, live: RequestState, attempt: Attempt, finish: AttemptResult) -> None:
+    def attempted(self, state: RequestState, attempt: Attempt, result: AttemptResult) -> None:
         """Record the token counts of the engine's usage report, or else the number of tokens that were streamed."""
-        if live.committed is not None and live.committed is not attempt:
+        if state.committed is not None and state.committed is not attempt:
             return
-        request = live.request
-        seen = max(attempt.tokens, finish.tokens_seen)
-        live.output_tokens = seen if finish.output_tokens is None else finish.output_tokens
-        live.tokens_exact = finish.output_tokens is not None
+        request = state.request
+        seen = max(attempt.tokens, result.tokens_seen)
+        state.output_tokens = seen if result.output_tokens is None else result.output_tokens
+        state.tokens_exact = result.output_tokens is not None
         if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
-            prompt = finish.prompt_tokens or live.prompt_tokens
-            live.cached_tokens = min(prompt, attempt.predicted_of(prompt))
-            if finish.cached_tokens is not None:
-                live.cached_tokens = min(prompt, finish.cached_tokens)
-        if finish.prompt_tokens is not None:
-            live.prompt_tokens = finish.prompt_tokens
+            prompt = result.prompt_tokens or state.prompt_tokens
+            state.cached_tokens = min(prompt, attempt.predicted_of(prompt))
+            if result.cached_tokens is not None:
+                state.cached_tokens = min(prompt, result.cached_tokens)
+        if result.prompt_tokens is not None:
+            state.prompt_tokens = result.prompt_tokens
             if request.prompt_exact is None and request.affinity.stored is None:
                 model = request.asked_model or request.model.name
-                self._prompts.learn(model, request.prompt_bytes // request.batch, finish.prompt_tokens // request.batch)
+                self._prompts.learn(model, request.prompt_bytes // request.batch, result.prompt_tokens // request.batch)
 
-    def close(self, live: RequestState, now: float) -> Record:
+    def close(self, state: RequestState, now: float) -> Record:
         """Settle the tenant's limits for an ended request. The forecaster and the promises learn from how it ended."""
-        if live.use is not None:
-            live.settle(now)
-            if live.charged:
-                self._correct(live, now)
-        record = live.record()
-        record.history = history_of(live)
-        if live.forecast is not None:
-            self._judge(live, record, now)
-        self._promises.ended(live, record, now)
+        if state.use is not None:
+            state.settle(now)
+            if state.charged:
+                self._correct(state, now)
+        record = state.record()
+        record.history = history_of(state)
+        if state.forecast is not None:
+            self._judge(state, record, now)
+        self._promises.ended(state, record, now)
         return record
 
     # ---- within
 
     @staticmethod
-    def _expect_cached(live: RequestState, offer: Offer) -> None:
+    def _expect_cached(state: RequestState, offer: Offer) -> None:
         """Predict the cached prompt tokens, if the tier does not charge them."""
-        request = live.request
+        request = state.request
         if request.tier.limits.count is CountedTokens.UNCACHED and request.batch == 1:
-            live.cached_tokens = offer.prompt_tokens - offer.least_unread
+            state.cached_tokens = offer.prompt_tokens - offer.least_unread
 
     @staticmethod
-    def _correct(live: RequestState, now: float) -> None:
+    def _correct(state: RequestState, now: float) -> None:
         """Correct what a sent request was charged to its tenant's fair share, since its cost is known now. It is 0 if
         no engine worked on it.
         """
-        cost = live.prompt_tokens + OUTPUT_WEIGHT * live.output_tokens if live.is_worked_on else 0.0
-        more = cost - live.charged
-        if live.use is not None:
-            live.use.serve(more, now)
-        if live.shares is not None:
-            live.shares.offered(live.request.tenant, more, now)
-            live.shares.served(more, now)
+        cost = state.prompt_tokens + OUTPUT_WEIGHT * state.output_tokens if state.is_worked_on else 0.0
+        more = cost - state.charged
+        if state.use is not None:
+            state.use.serve(more, now)
+        if state.shares is not None:
+            state.shares.offered(state.request.tenant, more, now)
+            state.shares.served(more, now)
 
-    def _judge(self, live: RequestState, record: Record, now: float) -> None:
+    def _judge(self, state: RequestState, record: Record, now: float) -> None:
         """Label the forecast by how the request ended. Outcomes that do not depend on latency give no label.
 
         A degraded answer never counts as good. Its label only says whether the answer was in time, because the forecast
@@ -191,10 +191,10 @@ class Accounting:
         late = is_lost(record) or (record.outcome is Outcome.CUT and record.why is Reason.TOTAL_TIMEOUT)
         if record.outcome is Outcome.OK:
             met = record.good
-            if live.degraded:
-                met = live.slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)
-            self._forecaster.judged(live, not met)
+            if state.degraded:
+                met = state.slo.met(record.ttft_s, record.tpot_s, record.e2e_s, record.output_tokens)
+            self._forecaster.judged(state, not met)
         elif late:
-            self._forecaster.judged(live, True)
+            self._forecaster.judged(state, True)
         else:
-            self._forecaster.dropped(live)
+            self._forecaster.dropped(state)

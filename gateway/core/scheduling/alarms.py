@@ -40,37 +40,37 @@ class Alarms:
                 self._changes.check()
             elif key == OTHERS:
                 self._changes.forget_silent()
-            elif (live := self._requests.get(key)) is not None:
-                self._rang(live)  # None: serving the queue at an earlier timer has ended this request
+            elif (state := self._requests.get(key)) is not None:
+                self._rang(state)  # None: serving the queue at an earlier timer has ended this request
         while self._left:  # after all timers, since a whole queue may time out at once
             self._scheduler.pump(self._left.popitem()[0])
         if self._hedges.on:
             self._hedge()
 
-    def _rang(self, live: RequestState) -> None:
+    def _rang(self, state: RequestState) -> None:
         """Handle the timer of a request. It fires at the request's deadline or before."""
-        at, why = next_deadline(live)
+        at, why = next_deadline(state)
         if at > self._call.now:
-            self._timers.set(live.request.id, at)
-            self._prompt_due(live)
-            if live.waiting and live.pool is not None:
-                self._scheduler.pump(live.pool)
+            self._timers.set(state.request.id, at)
+            self._prompt_due(state)
+            if state.waiting and state.pool is not None:
+                self._scheduler.pump(state.pool)
             return
-        left = live.pool if live.waiting else None
-        if why is Reason.QUEUE_TIMEOUT and live.waiting and self._scheduler.fall_back(live):
+        left = state.pool if state.waiting else None
+        if why is Reason.QUEUE_TIMEOUT and state.waiting and self._scheduler.fall_back(state):
             pass
-        elif why is Reason.TOTAL_TIMEOUT and live.request.tier.on_total is OnTotal.CUT and live.can_be_cut:
-            self._life.cut(live, why)
+        elif why is Reason.TOTAL_TIMEOUT and state.request.tier.on_total is OnTotal.CUT and state.can_be_cut:
+            self._life.cut(state, why)
         else:
-            self._life.expire(live, why)
+            self._life.expire(state, why)
         if left is not None:
             self._left[left] = None
 
-    def _prompt_due(self, live: RequestState) -> None:
+    def _prompt_due(self, state: RequestState) -> None:
         """Count the prompt of an unstreamed answer as read, because its predicted TTFT has passed. Serve the queue."""
-        if live.visible:
+        if state.visible:
             return
-        for attempt in live.open:
+        for attempt in state.open:
             pool = attempt.replica.pool
             saturated = pool.saturated
             attempt.replica.expire_unread(self._call.now)
@@ -81,7 +81,7 @@ class Alarms:
         """Send a duplicate of each request whose first token is late, if the hedging rules allow it."""
         for key in self._hedges.due(self._call.now):
             self._state.woken = key
-            live = self._requests.get(key)
-            replica = None if live is None else self._hedges.replica_for_duplicate(live, self._call.now)
-            if live is not None and replica is not None:
-                self._scheduler.dispatch(live, replica, hedge=True)
+            state = self._requests.get(key)
+            replica = None if state is None else self._hedges.replica_for_duplicate(state, self._call.now)
+            if state is not None and replica is not None:
+                self._scheduler.dispatch(state, replica, hedge=True)

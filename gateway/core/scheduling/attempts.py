@@ -37,25 +37,25 @@ class AttemptLifecycle:
         self._learners = state.learners
         self._last_attempt = 0
 
-    def open(self, live: RequestState, replica: Replica, hedge: bool) -> None:
+    def open(self, state: RequestState, replica: Replica, hedge: bool) -> None:
         """Take a slot of `replica` and dispatch an attempt there. `hedge`: whether the attempt is a duplicate of a late
         one.
         """
         self._last_attempt += 1
-        attempt = self._open(live, replica, hedge, self._last_attempt, None)
-        max_tokens = live.max_tokens if live.is_capped else 0
-        model = live.request.model.name if live.request.fallback_of else ""
+        attempt = self._open(state, replica, hedge, self._last_attempt, None)
+        max_tokens = state.max_tokens if state.is_capped else 0
+        model = state.request.model.name if state.request.fallback_of else ""
         self._call.commands.append(
-            Dispatch(live.request.id, attempt.id, replica.spec.name, max_tokens, live.degraded, model)
+            Dispatch(state.request.id, attempt.id, replica.spec.name, max_tokens, state.degraded, model)
         )
 
-    def adopt(self, live: RequestState, replica: Replica, running: RunningAttempt) -> None:
+    def adopt(self, state: RequestState, replica: Replica, running: RunningAttempt) -> None:
         """Take a slot of `replica` for an attempt that another controller opened."""
         now = self._call.now
-        attempt = self._open(live, replica, bool(live.open), running.attempt, running)
+        attempt = self._open(state, replica, bool(state.open), running.attempt, running)
         attempt.slot.was_sent_before(now)
         attempt.first_at = running.first_at
-        live.reached = live.reached or running.sent_at is not None
+        state.reached = state.reached or running.sent_at is not None
         is_read = running.first_at is not None or running.committed
         if is_read:
             attempt.slot.prompt_read(now)
@@ -64,31 +64,31 @@ class AttemptLifecycle:
             if is_read:
                 attempt.prediction.engine.forget(attempt.id, now)
         if running.committed:
-            live.committed, live.replica = attempt, replica
-            if live.request.stream:
-                live.first_at = running.first_at
-        self._life.arm(live)
+            state.committed, state.replica = attempt, replica
+            if state.request.stream:
+                state.first_at = running.first_at
+        self._life.arm(state)
 
     def number_from(self, attempt_id: int) -> None:
         """Give later attempts ids above this one."""
         self._last_attempt = max(self._last_attempt, attempt_id)
 
     def _open(
-        self, live: RequestState, replica: Replica, hedge: bool, attempt_id: int, running: RunningAttempt | None
+        self, state: RequestState, replica: Replica, hedge: bool, attempt_id: int, running: RunningAttempt | None
     ) -> Attempt:
         now = self._call.now
         pool = replica.pool
-        prompt = live.prompt_tokens
-        indexed = replica.indexed_of(prompt, live.request)
+        prompt = state.prompt_tokens
+        indexed = replica.indexed_of(prompt, state.request)
         cached = replica.expected_of(prompt, indexed) if indexed else 0
-        if live.request.tier.admission.mode is not AdmissionMode.ENFORCE:
+        if state.request.tier.admission.mode is not AdmissionMode.ENFORCE:
             replica.budget.overfill(replica.bound, now)
-        slot = pool.acquire(replica, live.request.tier.name, prompt, prompt - cached, live.visible, now)
+        slot = pool.acquire(replica, state.request.tier.name, prompt, prompt - cached, state.visible, now)
         pool.router.sent(replica)
-        affinity = live.request.affinity
+        affinity = state.request.affinity
         if affinity.adapter:
             replica.adapters.opened(affinity.adapter)
-        attempt = Attempt(attempt_id, live, slot, hedge)
+        attempt = Attempt(attempt_id, state, slot, hedge)
         if running is not None:
             attempt.sent_at = running.sent_at
         if pool.spec.affinity:
@@ -96,41 +96,41 @@ class AttemptLifecycle:
             replica.cache.evidence.sent(prompt, indexed)
             attempt.new_blocks = replica.cache.sent(affinity.prefix)
         self._attempts[attempt.id] = attempt
-        live.open.append(attempt)
-        live.attempts += 1
-        live.replica = replica
+        state.open.append(attempt)
+        state.attempts += 1
+        state.replica = replica
         if pool.in_flight == 1 and pool.spec.health.ejection is not None:
             self._life.check_by(now + SWEEP_S)
-        if live.dispatched_at is None:
-            self._dispatched(live, pool)
+        if state.dispatched_at is None:
+            self._dispatched(state, pool)
         context = replica.context_tokens or pool.contexts.least_tokens
-        if context is not None and live.request.max_tokens is None:
+        if context is not None and state.request.max_tokens is None:
             # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
             # request.
-            live.max_tokens = min(live.max_tokens, max(1, context - offer_of(live).prompt_likely))
+            state.max_tokens = min(state.max_tokens, max(1, context - offer_of(state).prompt_likely))
         for learner in self._learners:
             learner.opened(attempt, now)
         slot.prediction = attempt.prediction
-        self._life.arm(live)
-        if not live.visible and not replica.is_free and attempt.prediction is not None:
+        self._life.arm(state)
+        if not state.visible and not replica.is_free and attempt.prediction is not None:
             # No first token will be seen. So a timer serves the queue at the time when this prompt is expected to be
             # read.
-            self._timers.advance(live.request.id, now + attempt.prediction.ttft_s)
+            self._timers.advance(state.request.id, now + attempt.prediction.ttft_s)
         return attempt
 
-    def _dispatched(self, live: RequestState, pool: Pool) -> None:
+    def _dispatched(self, state: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
-        now = live.dispatched_at = self._call.now
-        self._accounting.dispatched(live, now)
-        live.booked_tokens = live.prompt_tokens + live.expected_output
-        pool.queue.served(live.request.tier, live.booked_tokens)
-        self._retry_budget.deposit(live.request.tier)
+        now = state.dispatched_at = self._call.now
+        self._accounting.dispatched(state, now)
+        state.booked_tokens = state.prompt_tokens + state.expected_output
+        pool.queue.served(state.request.tier, state.booked_tokens)
+        self._retry_budget.deposit(state.request.tier)
 
     def first_token(self, attempt: Attempt) -> None:
         """Record the first token of an attempt. Its answer is committed, unless the answer of another attempt is
         committed already.
         """
-        live, now = attempt.live, self._call.now
+        state, now = attempt.state, self._call.now
         attempt.replica.health.silence.heard(now)
         if attempt.first_at is None:
             attempt.first_at = attempt.last_at = now
@@ -140,15 +140,15 @@ class AttemptLifecycle:
                 pool.backoffs.accepted(attempt.replica)
             for learner in self._learners:
                 learner.first_token(attempt, now)
-        if live.outcome is not None:
+        if state.outcome is not None:
             return
-        if not attempt.cancelled and live.committed in (None, attempt):
-            if live.request.stream and live.first_at is None:
-                live.first_at = now
-                self._accounting.first_token(live, now)
-            if live.committed is None:
+        if not attempt.cancelled and state.committed in (None, attempt):
+            if state.request.stream and state.first_at is None:
+                state.first_at = now
+                self._accounting.first_token(state, now)
+            if state.committed is None:
                 self._life.commit(attempt)
-        self._life.arm(live)
+        self._life.arm(state)
 
     def progress(self, attempt: Attempt, tokens: int) -> None:
         """Record that the answer has `tokens` so far. An overlong answer may be cut."""
@@ -168,53 +168,53 @@ class AttemptLifecycle:
         attempt.replica.health.silence.heard(now)
         attempt.has_begun = True
         attempt.last_at = now
-        if attempt.live.outcome is None:
-            self._life.arm(attempt.live)
+        if attempt.state.outcome is None:
+            self._life.arm(attempt.state)
 
     def _watch(self, attempt: Attempt, tokens: int) -> None:
         """Cut an answer that is longer than nearly all of its route, if requests wait or slots are short. Answers with
         several choices are never cut.
         """
-        live, pool, prediction = attempt.live, attempt.replica.pool, attempt.prediction
+        state, pool, prediction = attempt.state, attempt.replica.pool, attempt.prediction
         needed = bool(pool.queue) or pool.headroom < SPARE
-        if not needed or prediction is None or live.request.choices > 1 or not live.can_be_cut:
+        if not needed or prediction is None or state.request.choices > 1 or not state.can_be_cut:
             return
         if prediction.bucket.is_long(tokens):
-            self._life.cut(live, Reason.OUTPUT_LENGTH)
+            self._life.cut(state, Reason.OUTPUT_LENGTH)
 
-    def close(self, attempt_id: int, finish: AttemptResult) -> AttemptResult:
-        """Free the slot of an attempt and learn from its end. Returns `finish` without impossible token counts."""
+    def close(self, attempt_id: int, result: AttemptResult) -> AttemptResult:
+        """Free the slot of an attempt and learn from its end. Returns `result` without impossible token counts."""
         now = self._call.now
         attempt = self._attempts[attempt_id]
-        told, finish = finish, believed(attempt, finish)
+        told, result = result, believed(attempt, result)
         del self._attempts[attempt_id]
         replica = attempt.replica
         pool = replica.pool
-        if finish is not told:
+        if result is not told:
             where = pool.spec.name, replica.spec.name
             self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
-        attempt.live.open.remove(attempt)
-        attempt.live.tried.append(attempt_history(attempt, finish, now))
+        attempt.state.open.remove(attempt)
+        attempt.state.tried.append(attempt_history(attempt, result, now))
         full = pool.headroom <= 0.0
-        if EVIDENCE[seen_of(finish)].is_answer:
+        if EVIDENCE[seen_of(result)].is_answer:
             replica.health.silence.heard(now)
-        left_tokens = attempt.left_tokens(finish.end, now)
-        attempt.slot.release(finish.end, left_tokens, now)
-        if finish.end not in UNREAD:
-            attempt.live.is_read = True
+        left_tokens = attempt.left_tokens(result.end, now)
+        attempt.slot.release(result.end, left_tokens, now)
+        if result.end not in UNREAD:
+            attempt.state.is_read = True
         elif pool.spec.affinity:
-            replica.cache.take_back(attempt.live.request.affinity.prefix, attempt.new_blocks)
+            replica.cache.take_back(attempt.state.request.affinity.prefix, attempt.new_blocks)
             replica.cache.evidence.sent(-attempt.prompt_tokens, -attempt.indexed_tokens)
-        if attempt.live.request.affinity.adapter:
-            replica.adapters.closed(attempt.live.request.affinity.adapter)
-        if attempt.live.request.batch == 1:
-            self._fleet.learn_context(replica, finish, now)
-            if finish.end is AttemptOutcome.COMPLETE:
-                compare_cached(attempt, finish)
+        if attempt.state.request.affinity.adapter:
+            replica.adapters.closed(attempt.state.request.affinity.adapter)
+        if attempt.state.request.batch == 1:
+            self._fleet.learn_context(replica, result, now)
+            if result.end is AttemptOutcome.COMPLETE:
+                compare_cached(attempt, result)
         for learner in self._learners:
-            learner.closed(attempt, finish, now)
+            learner.closed(attempt, result, now)
         if not replica.in_flight and replica.spec.name not in pool.replicas:
             self._forecaster.keep(self._state.policy, self._attempts.values())
-        if finish.end not in UNREAD:
+        if result.end not in UNREAD:
             pool.drain.ended(full, now)
-        return finish
+        return result

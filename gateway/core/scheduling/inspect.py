@@ -95,14 +95,14 @@ class Inspector:
 
     def position(self, request_id: int, now: float) -> QueuePosition | None:
         """Where a request waits, queued or on hold; None if it does not wait."""
-        live = self._requests.get(request_id)
-        if live is not None and live.held_by is not None:
-            return QueuePosition(live.held_by.held.position(live), None, True)
-        if live is None or live.pool is None or not live.waiting:
+        state = self._requests.get(request_id)
+        if state is not None and state.held_by is not None:
+            return QueuePosition(state.held_by.held.position(state), None, True)
+        if state is None or state.pool is None or not state.waiting:
             return None
-        forecast = live.forecast
+        forecast = state.forecast
         wait_s = None if forecast is None else max(0.0, forecast.at + forecast.wait_s - now)
-        return QueuePosition(live.pool.queue.position(live), wait_s, False)
+        return QueuePosition(state.pool.queue.position(state), wait_s, False)
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """Requests and tokens that the tenant may still use in this minute."""
@@ -247,13 +247,13 @@ class Inspector:
 
     def _explain(self, request: Request, now: float) -> PlacementExplanation | Unplaceable:
         """The decision that a request would get now, without the fallback of its tier."""
-        state, live = self.state, RequestState(request)
-        offer = state.places.find(request, now)
+        core, state = self.state, RequestState(request)
+        offer = core.places.find(request, now)
         if isinstance(offer, Unplaceable):
             return offer
-        live.ask(offer)
-        exceeded = state.accounting.exceeded(live, offer, now)
-        return explain(state.admission, offer, exceeded, now)
+        state.ask(offer)
+        exceeded = core.accounting.exceeded(state, offer, now)
+        return explain(core.admission, offer, exceeded, now)
 
 
 def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[int, float]]:
@@ -262,9 +262,9 @@ def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[i
     The age of a request counts from its first dispatch to its outcome, even if attempts are still under way then.
     """
     held: dict[str, tuple[int, float]] = {}
-    for live in lives:
-        if live.dispatched_at is not None and live.pool is not None:
-            count, seconds = held.get(live.pool.spec.name, (0, 0.0))
-            age_s = (now if live.ended_at is None else live.ended_at) - live.dispatched_at
-            held[live.pool.spec.name] = count + 1, seconds + age_s
+    for state in lives:
+        if state.dispatched_at is not None and state.pool is not None:
+            count, seconds = held.get(state.pool.spec.name, (0, 0.0))
+            age_s = (now if state.ended_at is None else state.ended_at) - state.dispatched_at
+            held[state.pool.spec.name] = count + 1, seconds + age_s
     return held

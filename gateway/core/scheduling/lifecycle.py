@@ -47,24 +47,24 @@ class Lifecycle:
 
     def commit(self, winner: Attempt) -> None:
         """Forward the answer of `winner` to the client from now on. Other attempts are cancelled."""
-        live = winner.live
-        live.committed = winner
-        live.replica = winner.replica
-        if live.hedged is not None:
+        state = winner.state
+        state.committed = winner
+        state.replica = winner.replica
+        if state.hedged is not None:
             self._hedges.committed(winner)
-        self._call.commands.append(Commit(live.request.id, winner.id, live.hedged))
-        self.cancel(live)
+        self._call.commands.append(Commit(state.request.id, winner.id, state.hedged))
+        self.cancel(state)
 
-    def cancel(self, live: RequestState) -> None:
+    def cancel(self, state: RequestState) -> None:
         """Cancel every open attempt whose answer is no longer needed."""
-        for attempt in live.open:
-            if not attempt.cancelled and (live.outcome is not None or attempt is not live.committed):
+        for attempt in state.open:
+            if not attempt.cancelled and (state.outcome is not None or attempt is not state.committed):
                 self.cancel_attempt(attempt)
 
     def cancel_attempt(self, attempt: Attempt) -> None:
-        """Ask the caller to close one attempt. The attempt holds its slot until the caller reports `finish`."""
+        """Ask the caller to close one attempt. The attempt holds its slot until the caller reports `result`."""
         attempt.cancelled = True
-        self._call.commands.append(Cancel(attempt.live.request.id, attempt.id))
+        self._call.commands.append(Cancel(attempt.state.request.id, attempt.id))
 
     def cancel_unanswered(self, replica: Replica) -> None:
         """Cancel all attempts without a first token at a replica that is down, since they may hang for ever.
@@ -75,14 +75,14 @@ class Lifecycle:
             if attempt.replica is replica and attempt.first_at is None and not attempt.cancelled:
                 self.cancel_attempt(attempt)
 
-    def answered(self, live: RequestState, attempt: Attempt, end: AttemptOutcome) -> None:
+    def answered(self, state: RequestState, attempt: Attempt, end: AttemptOutcome) -> None:
         """Give the client the engine's whole answer, or its rejection, and decide the outcome."""
-        if live.committed is None:
+        if state.committed is None:
             self.commit(attempt)
         ok = end is AttemptOutcome.COMPLETE
-        live.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._call.now)
+        state.decide(Outcome.OK if ok else Outcome.INVALID, None if ok else Reason.UPSTREAM_REJECTED, self._call.now)
 
-    def suspect(self, live: RequestState, replica: Replica, body_hash: int) -> list[RequestState]:
+    def suspect(self, state: RequestState, replica: Replica, body_hash: int) -> list[RequestState]:
         """Record that a replica's connection broke while it had this request. If it was the second replica, queued
         requests with the same body must be refused. Returns those.
         """
@@ -101,127 +101,127 @@ class Lifecycle:
     # ---- the end of a request
 
     def refuse(
-        self, live: RequestState, outcome: Outcome, why: Reason, retry_after_s: float | None = None, detail: str = ""
+        self, state: RequestState, outcome: Outcome, why: Reason, retry_after_s: float | None = None, detail: str = ""
     ) -> None:
         """End a request with an error. It must have no attempt under way."""
-        self.unqueue(live)
-        live.decide(outcome, why, self._call.now)
-        self._tell(live, why, retry_after_s, detail)
-        self.settle(live)
+        self.unqueue(state)
+        state.decide(outcome, why, self._call.now)
+        self._tell(state, why, retry_after_s, detail)
+        self.settle(state)
 
-    def _tell(self, live: RequestState, why: Reason, retry_after_s: float | None, detail: str) -> None:
+    def _tell(self, state: RequestState, why: Reason, retry_after_s: float | None, detail: str) -> None:
         """Send the client an error."""
-        live.detail, live.retry_after_s = detail, retry_after_s
-        self._call.commands.append(Refuse(live.request.id, why, retry_after_s, detail))
+        state.detail, state.retry_after_s = detail, retry_after_s
+        self._call.commands.append(Refuse(state.request.id, why, retry_after_s, detail))
 
-    def give_up(self, attempt: Attempt, end: AttemptOutcome, finish: AttemptResult) -> None:
+    def give_up(self, attempt: Attempt, end: AttemptOutcome, result: AttemptResult) -> None:
         """End a request whose attempt failed, because no other is made. Its client hears when a replica wants it."""
-        wait_s = self._retry_after.told(finish.retry_after_s, attempt.replica.pool, self._call.now)
-        self.refuse(attempt.live, Outcome.ERROR, FAILURES[end], wait_s)
+        wait_s = self._retry_after.told(result.retry_after_s, attempt.replica.pool, self._call.now)
+        self.refuse(attempt.state, Outcome.ERROR, FAILURES[end], wait_s)
 
-    def leave(self, live: RequestState, why: Reason) -> None:
+    def leave(self, state: RequestState, why: Reason) -> None:
         """End a request in any state, because its client has left or stopped reading. Nothing is sent to the client."""
-        self.end(live, Outcome.ABANDONED, why)
+        self.end(state, Outcome.ABANDONED, why)
 
-    def end(self, live: RequestState, outcome: Outcome, why: Reason) -> None:
+    def end(self, state: RequestState, outcome: Outcome, why: Reason) -> None:
         """End a request in any state: its attempts are cancelled first."""
-        if live.outcome is not None:
+        if state.outcome is not None:
             return
         now = self._call.now
-        detail = f"It waited for {now - live.request.body_at:.3g} s: {WAITED[why]}." if why in WAITED else ""
-        self.unqueue(live)
-        live.decide(outcome, why, now)
+        detail = f"It waited for {now - state.request.body_at:.3g} s: {WAITED[why]}." if why in WAITED else ""
+        self.unqueue(state)
+        state.decide(outcome, why, now)
         if outcome is not Outcome.ABANDONED:
-            wait_s = None if live.pool is None else self._retry_after.for_slot(live, live.pool, now)
-            self._tell(live, why, wait_s, detail)
-        self.cancel(live)
-        self.settle(live)
+            wait_s = None if state.pool is None else self._retry_after.for_slot(state, state.pool, now)
+            self._tell(state, why, wait_s, detail)
+        self.cancel(state)
+        self.settle(state)
 
-    def fail(self, live: RequestState) -> None:
+    def fail(self, state: RequestState) -> None:
         """End a request with an internal error, whatever its state."""
-        self.unqueue(live)
-        live.decide(Outcome.ERROR, Reason.INTERNAL, self._call.now)
-        self._call.commands.append(Refuse(live.request.id, Reason.INTERNAL))
-        self.cancel(live)
-        self.settle(live)
+        self.unqueue(state)
+        state.decide(Outcome.ERROR, Reason.INTERNAL, self._call.now)
+        self._call.commands.append(Refuse(state.request.id, Reason.INTERNAL))
+        self.cancel(state)
+        self.settle(state)
 
-    def cut(self, live: RequestState, why: Reason) -> None:
+    def cut(self, state: RequestState, why: Reason) -> None:
         """End an answer that has begun as an incomplete answer."""
-        live.decide(Outcome.CUT, why, self._call.now)
-        self._call.commands.append(Cut(live.request.id, why, offer_of(live).all_likely))
-        self.cancel(live)
-        self.settle(live)
+        state.decide(Outcome.CUT, why, self._call.now)
+        self._call.commands.append(Cut(state.request.id, why, offer_of(state).all_likely))
+        self.cancel(state)
+        self.settle(state)
 
-    def expire(self, live: RequestState, why: Reason) -> None:
+    def expire(self, state: RequestState, why: Reason) -> None:
         """End a request whose deadline has passed."""
-        self.end(live, Outcome.REFUSED if why in REFUSALS else Outcome.TIMEOUT, why)
+        self.end(state, Outcome.REFUSED if why in REFUSALS else Outcome.TIMEOUT, why)
 
-    def has_expired(self, live: RequestState) -> bool:
+    def has_expired(self, state: RequestState) -> bool:
         """Whether the deadline of a request has passed. If so, the request is ended. It must have no attempt under
         way.
         """
-        at, why = next_deadline(live)
+        at, why = next_deadline(state)
         if at <= self._call.now:
-            self.expire(live, why)
+            self.expire(state, why)
         return at <= self._call.now
 
-    def settle(self, live: RequestState) -> None:
+    def settle(self, state: RequestState) -> None:
         """If a request has an outcome and no attempt under way, close its accounts and report `Ended`."""
-        if live.outcome is None or live.open or live.request.id not in self._requests:
+        if state.outcome is None or state.open or state.request.id not in self._requests:
             return
-        del self._requests[live.request.id]
-        self._timers.clear(live.request.id)
-        if live.body_hash is not None and live.outcome is Outcome.OK:
-            self._quarantine.served(live.body_hash)
-        self._hedges.ended(live)
-        use = live.use
+        del self._requests[state.request.id]
+        self._timers.clear(state.request.id)
+        if state.body_hash is not None and state.outcome is Outcome.OK:
+            self._quarantine.served(state.body_hash)
+        self._hedges.ended(state)
+        use = state.use
         served = -math.inf if use is None else use.served
-        record = self._accounting.close(live, self._call.now)
+        record = self._accounting.close(state, self._call.now)
         if use is not None and use.served < served:
-            self._fleet.returned(live.request.tier, live.request.tenant)
-        if live.pool is not None and live.dispatched_at is not None and not live.is_worked_on:
-            self._take_back(live, live.pool, live.dispatched_at)
-        if live.pool is not None:
-            live.pool.demand.ended(record.outcome in COUNTED, record.output_tokens)
+            self._fleet.returned(state.request.tier, state.request.tenant)
+        if state.pool is not None and state.dispatched_at is not None and not state.is_worked_on:
+            self._take_back(state, state.pool, state.dispatched_at)
+        if state.pool is not None:
+            state.pool.demand.ended(record.outcome in COUNTED, record.output_tokens)
             if is_lost(record):
-                live.pool.queue.lost(live.request.tier, self._call.now)
+                state.pool.queue.lost(state.request.tier, self._call.now)
         self._call.commands.append(Ended(record))
         # breaks a reference cycle with the attempt, because garbage collection of such cycles would dominate the cost
-        live.committed = None
+        state.committed = None
 
-    def _take_back(self, live: RequestState, pool: Pool, sent_at: float) -> None:
+    def _take_back(self, state: RequestState, pool: Pool, sent_at: float) -> None:
         """Take back all that was counted when a request was sent, because no engine worked on it. If an engine refused
         it, its arrival was no demand either.
         """
-        tier, now = live.request.tier, self._call.now
-        pool.queue.served(tier, -live.booked_tokens)
-        if live.took_turn:
+        tier, now = state.request.tier, self._call.now
+        pool.queue.served(tier, -state.booked_tokens)
+        if state.took_turn:
             pool.drain.take_back(sent_at)
             pool.queue.of_tier(tier).turns.take_back(sent_at)
-        if live.outcome is Outcome.INVALID:
-            came_at = live.request.body_at
-            pool.demand.take_back(offer_of(live).all_likely)
+        if state.outcome is Outcome.INVALID:
+            came_at = state.request.body_at
+            pool.demand.take_back(offer_of(state).all_likely)
             pool.asked.take_back(tier, came_at, now)
             pool.queue.of_tier(tier).arrivals.take_back(came_at, now)
 
-    def unqueue(self, live: RequestState) -> None:
+    def unqueue(self, state: RequestState) -> None:
         """Take a request out of its queue, if it is queued, or off hold."""
-        if live.held_by is not None:
-            live.held_by.held.remove(live)
-            live.held_by = None
-        if live.waiting:
-            assert live.pool is not None
-            live.waiting = False
-            live.pool.queue.remove(live, self._call.now)
-            if live.request.affinity.adapter:
-                end_way(live.request.affinity.adapter, live.pool)
+        if state.held_by is not None:
+            state.held_by.held.remove(state)
+            state.held_by = None
+        if state.waiting:
+            assert state.pool is not None
+            state.waiting = False
+            state.pool.queue.remove(state, self._call.now)
+            if state.request.affinity.adapter:
+                end_way(state.request.affinity.adapter, state.pool)
 
     # ---- timers
 
-    def arm(self, live: RequestState) -> None:
+    def arm(self, state: RequestState) -> None:
         """Set the timer of a request to its next deadline. An earlier timer is kept: when it fires, it is set again."""
-        at, _ = next_deadline(live)
-        self._timers.advance(live.request.id, at)
+        at, _ = next_deadline(state)
+        self._timers.advance(state.request.id, at)
 
     def check_by(self, at: float) -> None:
         """Schedule a check of all replicas and breakers (`Scheduler.check`) for `at`, unless an earlier one is

@@ -73,7 +73,7 @@ class NextQueued:
         """
         waits: set[tuple[str, str, bool]] = set()
         for queued in pool.queue.of_tier(head.request.tier).in_order():
-            request, live = queued.request, self._requests[queued.request.id]
+            request, state = queued.request, self._requests[queued.request.id]
             is_pinned = pool.is_pinned(request)
             home = pool.home(request) if is_pinned else None
             alike = (
@@ -86,8 +86,8 @@ class NextQueued:
             replica = pool.pick(request, queued.needs_tokens, self._random.random())
             if replica is None:
                 waits.add(alike)
-            elif not self._patience.waits_for_own(offer_of(live), replica, now):
-                return live, replica
+            elif not self._patience.waits_for_own(offer_of(state), replica, now):
+                return state, replica
         return None
 
 

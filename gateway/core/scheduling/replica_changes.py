@@ -64,50 +64,50 @@ class ReplicaChanges:
         self._replace_lost(pool)
         if pool.alive:
             return
-        for live in self._state.waiting(pool):
-            if self._life.has_expired(live):
+        for state in self._state.waiting(pool):
+            if self._life.has_expired(state):
                 continue
-            other = self._places.find(live.request, now)
+            other = self._places.find(state.request, now)
             if isinstance(other, Offer):
-                self._life.unqueue(live)
-                live.ask(other)
-                self._scheduler.enter(live, other)
+                self._life.unqueue(state)
+                state.ask(other)
+                self._scheduler.enter(state, other)
 
     def _replace_lost(self, pool: Pool) -> None:
         """Place queued requests again, or refuse them, if their home (down, drained, silent) or their model is lost."""
-        for live in self._state.waiting(pool):
-            home = pool.home(live.request) if pool.is_pinned(live.request) else None
-            if (home is not None and not home.keeps_state) or not pool.may_serve(live.request):
-                self._place_again(live)
+        for state in self._state.waiting(pool):
+            home = pool.home(state.request) if pool.is_pinned(state.request) else None
+            if (home is not None and not home.keeps_state) or not pool.may_serve(state.request):
+                self._place_again(state)
 
-    def _place_again(self, live: RequestState) -> None:
+    def _place_again(self, state: RequestState) -> None:
         """Take a request out of its queue. Place it in another pool or at its fallback, or else refuse it."""
-        if not live.waiting or self._life.has_expired(live):
+        if not state.waiting or self._life.has_expired(state):
             return  # an earlier call may have moved a request into a full queue and displaced this one
-        self._life.unqueue(live)
-        other = self._scheduler.place(live)
+        self._life.unqueue(state)
+        other = self._scheduler.place(state)
         if other is not None:
-            self._scheduler.enter(live, other)
+            self._scheduler.enter(state, other)
 
     def replace_waiting(self, gone: list[Pool]) -> None:
         """Move the queued requests of removed pools to other pools of their models.
 
         Requests that continue a stored response of a removed replica are refused.
         """
-        moved = [live for pool in gone for live in self._state.waiting(pool)]
+        moved = [state for pool in gone for state in self._state.waiting(pool)]
         for pool in self._fleet:
             self._replace_lost(pool)
-            for live in self._state.waiting(pool):
-                if live.request.affinity.stored is not None and pool.home(live.request) is None:
-                    moved.append(live)
-        for live in moved:
-            self._place_again(live)
-        for live in [self._state.requests[held.request.id] for pool in gone for held in pool.held.all()]:
-            self._life.unqueue(live)
-            other = self._scheduler.place(live)
+            for state in self._state.waiting(pool):
+                if state.request.affinity.stored is not None and pool.home(state.request) is None:
+                    moved.append(state)
+        for state in moved:
+            self._place_again(state)
+        for state in [self._state.requests[held.request.id] for pool in gone for held in pool.held.all()]:
+            self._life.unqueue(state)
+            other = self._scheduler.place(state)
             # One that was sent before is charged to its tenant already.
-            if other is not None and (live.use is not None or self._scheduler.reserve(live, other)):
-                self._scheduler.enter(live, other)
+            if other is not None and (state.use is not None or self._scheduler.reserve(state, other)):
+                self._scheduler.enter(state, other)
 
     def told(self, source: str, load: GatewayLoad) -> None:
         """Take the load of another gateway. Queued requests are sent where it has left room."""
@@ -147,7 +147,7 @@ class ReplicaChanges:
         for attempt in self._state.attempts.values():
             if attempt.replica not in silent or taken >= spare or not self._is_stuck(attempt):
                 continue
-            if attempt.live.outcome is None and self._retries.may_be_made(attempt.live, attempt.replica, taken):
+            if attempt.state.outcome is None and self._retries.may_be_made(attempt.state, attempt.replica, taken):
                 taken += 1
                 self._life.cancel_attempt(attempt)
 

@@ -34,11 +34,11 @@ class RetryAfter:
         self._forecaster = forecaster
         self._random = random
 
-    def for_slot(self, live: RequestState, pool: Pool, now: float) -> float:
+    def for_slot(self, state: RequestState, pool: Pool, now: float) -> float:
         """Predicted seconds until a request like this one would get a slot of `pool`, with jitter."""
         rate = drain_per_s(self._forecaster.costs(pool), pool)
-        wait_s = (pool.queue.ahead_of(live.request.tier, now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
-        if pool.queue.at_stake(live.request.tier.priority, now):
+        wait_s = (pool.queue.ahead_of(state.request.tier, now) + 1) / rate if rate else DEFAULT_RETRY_AFTER_S
+        if pool.queue.at_stake(state.request.tier.priority, now):
             # Requests are being lost. A client that returns into the same overload would be refused again.
             wait_s = max(wait_s, AT_STAKE_S)
         return self.jittered(wait_s)

@@ -41,116 +41,116 @@ class Scheduler:
 
     # ---- a new request
 
-    def place(self, live: RequestState) -> Offer | None:
+    def place(self, state: RequestState) -> Offer | None:
         """Find the pool that will serve the request; None if there is none. The request is on hold or refused then."""
-        found = self._places.find(live.request, self._call.now)
+        found = self._places.find(state.request, self._call.now)
         if isinstance(found, Unplaceable) and found.why is Reason.NO_REPLICAS:
-            other = fallback_of(live.request)
+            other = fallback_of(state.request)
             there = found if other is None else self._places.find(other, self._call.now)
             found = there if isinstance(there, Offer) else found
         if isinstance(found, Offer):
-            live.ask(found)
+            state.ask(found)
             return found
-        live.prompt_tokens = found.prompt_tokens
-        if found.why is Reason.NO_REPLICAS and not found.detail and self.hold(live):
+        state.prompt_tokens = found.prompt_tokens
+        if found.why is Reason.NO_REPLICAS and not found.detail and self.hold(state):
             return None
         wait_s = None if found.retry_after_s is None else self._retry_after.jittered(found.retry_after_s)
-        self._life.refuse(live, found.outcome, found.why, wait_s, found.detail)
+        self._life.refuse(state, found.outcome, found.why, wait_s, found.detail)
         return None
 
-    def hold(self, live: RequestState) -> bool:
+    def hold(self, state: RequestState) -> bool:
         """Keep the request until a pool of its route has a replica. Returns False if none of them keeps it."""
-        request = live.request
+        request = state.request
         for spec in request.policy.route(request.model, request.tier):
             pool = self._state.fleet.pool(spec.name)
             hold = None if pool is None else pool.spec.hold
-            if pool is None or hold is None or not spec.takes(live.prompt_tokens, request.batch):
+            if pool is None or hold is None or not spec.takes(state.prompt_tokens, request.batch):
                 continue
             if len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes:
-                pool.held.add(live)
-                live.held_by, live.decision = pool, None
-                self._life.arm(live)
+                pool.held.add(state)
+                state.held_by, state.decision = pool, None
+                self._life.arm(state)
                 return True
         return False
 
-    def reserve(self, live: RequestState, offer: Offer) -> bool:
+    def reserve(self, state: RequestState, offer: Offer) -> bool:
         """Charge this request to its tenant's limits. Returns False if it exceeds them; the request is refused then."""
-        exceeded = self._accounting.reserve(live, offer, self._call.now)
+        exceeded = self._accounting.reserve(state, offer, self._call.now)
         if exceeded is None:
             return True
         detail = ""
         if exceeded.wait_s == math.inf:
             whole = "quota" if exceeded.why is Reason.LIMIT_QUOTA else "limit of a whole minute"
-            detail = f"this request reserves {live.most_tokens} tokens, more than the {whole}"
-        live.offer = None  # it comes to no pool
-        self._life.refuse(live, Outcome.QUOTA, exceeded.why, exceeded.wait_s, detail)
+            detail = f"this request reserves {state.most_tokens} tokens, more than the {whole}"
+        state.offer = None  # it comes to no pool
+        self._life.refuse(state, Outcome.QUOTA, exceeded.why, exceeded.wait_s, detail)
         return False
 
-    def enter(self, live: RequestState, offer: Offer) -> None:
+    def enter(self, state: RequestState, offer: Offer) -> None:
         """Send the request to a replica of the offer's pool, queue it there, or shed it."""
-        if self._life.has_expired(live):
+        if self._life.has_expired(state):
             return
         decision = self._decide(offer)
         self._admission.promises.offered(offer, self._call.now)
-        self._offered(live, offer)
-        live.decided(decision)
+        self._offered(state, offer)
+        state.decided(decision)
         if decision.verdict is not Verdict.SHED:
-            self._admit(live, decision)
+            self._admit(state, decision)
             return
-        self._forecaster.dropped(live)
-        if not self.fall_back(live, may_wait=True):
-            self._shed(live, offer.pool, decision.why, decision.detail)
+        self._forecaster.dropped(state)
+        if not self.fall_back(state, may_wait=True):
+            self._shed(state, offer.pool, decision.why, decision.detail)
 
-    def adopt(self, live: RequestState, offer: Offer, running: Sequence[RunningAttempt]) -> None:
+    def adopt(self, state: RequestState, offer: Offer, running: Sequence[RunningAttempt]) -> None:
         """Take over a request whose attempts another controller opened. Those at replicas that are gone are closed."""
         fleet = self._state.fleet
         known = [(each, replica) for each in running if (replica := fleet.replica(each.replica)) is not None]
         lost = [each for each in running if fleet.replica(each.replica) is None]
-        self._call.commands.extend(Cancel(live.request.id, each.attempt) for each in lost)
+        self._call.commands.extend(Cancel(state.request.id, each.attempt) for each in lost)
         if any(each.committed for each in lost):
-            self._life.refuse(live, Outcome.ERROR, Reason.UPSTREAM_ERROR)
+            self._life.refuse(state, Outcome.ERROR, Reason.UPSTREAM_ERROR)
             return
         if not known:
-            if self.reserve(live, offer):
-                self.enter(live, offer)
+            if self.reserve(state, offer):
+                self.enter(state, offer)
             return
-        self._accounting.take(live, offer, self._call.now)
-        self._offered(live, offer)
+        self._accounting.take(state, offer, self._call.now)
+        self._offered(state, offer)
         for each, replica in known:
-            self._attempts.adopt(live, replica, each)
+            self._attempts.adopt(state, replica, each)
 
-    def _offered(self, live: RequestState, offer: Offer) -> None:
+    def _offered(self, state: RequestState, offer: Offer) -> None:
         """Count the request in the demand of the offer's pool, and of its tier and tenant there."""
         offer.pool.demand.arrived(offer.all_likely)
         offer.pool.asked.used(offer.request.tier, self._call.now)
-        self._accounting.offered(live, offer, self._call.now)
+        self._accounting.offered(state, offer, self._call.now)
 
     def _decide(self, offer: Offer) -> Decision:
         if offer.pool.imputed:
             offer.pool.imputed.settle(self._call.now)
         return self._admission.decide(offer, self._random, self._call.now)
 
-    def _shed(self, live: RequestState, pool: Pool, why: Reason, detail: str) -> None:
+    def _shed(self, state: RequestState, pool: Pool, why: Reason, detail: str) -> None:
         """Refuse a request for which `pool` has no room in time."""
-        self._life.refuse(live, Outcome.REFUSED, why, self._retry_after.for_slot(live, pool, self._call.now), detail)
+        self._life.refuse(state, Outcome.REFUSED, why, self._retry_after.for_slot(state, pool, self._call.now), detail)
 
-    def _admit(self, live: RequestState, decision: Decision) -> None:
+    def _admit(self, state: RequestState, decision: Decision) -> None:
         """Send the request, or queue it."""
         now, pool, replica = self._call.now, decision.offer.pool, decision.replica
-        if live.pool is not None and live.pool is not pool:
+        if state.pool is not None and state.pool is not pool:
             pool.demand.arrived(decision.offer.all_likely)
-        live.grant(decision.offer)
+        state.grant(decision.offer)
         if replica is None:
-            self._queue(live, decision)
+            self._queue(state, decision)
             return
-        self._admission.admitted(live, decision, now)
+        self._admission.admitted(state, decision, now)
         if pool.full:
-            self._exceed(live, pool)
-        self.dispatch(live, replica)
+            self._exceed(state, pool)
+        self.dispatch(state, replica)
         if pool.queue and not pool.full and (pool.queue.owes or replica.in_flight > replica.slots):
             self.pump(pool)  # a tier below its floor may take kept slots; others, reserved slots that are not needed
 
-    def _queue(self, live: RequestState, decision: Decision) -> None:
+    def _queue(self, state: RequestState, decision: Decision) -> None:
         """Queue the request for a slot of its pool. The requests that it displaces are refused."""
         now, offer = self._call.now, decision.offer
         pool = offer.pool
@@ -158,43 +158,43 @@ class Scheduler:
             victim = self._requests[queued.request.id]
             if not self.fall_back(victim):
                 self._shed(victim, pool, Reason.EVICTED, decision.detail)
-        self._admission.admitted(live, decision, now)
-        live.waiting = live.waited = True
+        self._admission.admitted(state, decision, now)
+        state.waiting = state.waited = True
         pool.pressed_at = now
-        pool.queue.push(live, now)
-        self._life.arm(live)
+        pool.queue.push(state, now)
+        self._life.arm(state)
         if pool.knows_caches:
             until = self._patience.ends_at(offer)
             if until > now:
-                self._timers.advance(live.request.id, until)
-        if decision.victims or has_room(pool, live.request.tier):
+                self._timers.advance(state.request.id, until)
+        if decision.victims or has_room(pool, state.request.tier):
             self.pump(pool)  # it may be sent if others wait for certain replicas; a displaced one may leave room
 
-    def fall_back(self, live: RequestState, may_wait: bool = False) -> bool:
+    def fall_back(self, state: RequestState, may_wait: bool = False) -> bool:
         """Let the tier's fallback model serve a request that would be refused, if it can be in time. Returns
         whether it will.
 
         `may_wait`: whether the request may be queued there. A request that has waited already must be sent at once.
         """
-        other = fallback_of(live.request)
+        other = fallback_of(state.request)
         if other is None:
             return False
         now = self._call.now
-        self._life.unqueue(live)
-        self._forecaster.judged(live, True)
+        self._life.unqueue(state)
+        self._forecaster.judged(state, True)
         offer = self._places.find(other, now)
         if isinstance(offer, Unplaceable) or offer.expires_at <= now:
             return False
         decision = self._decide(offer)
         if decision.verdict is Verdict.SHED or (decision.verdict is Verdict.WAIT and not may_wait):
             return False
-        live.ask(offer)
-        live.decided(decision)
-        self._offered(live, offer)
-        self._admit(live, decision)
+        state.ask(offer)
+        state.decided(decision)
+        self._offered(state, offer)
+        self._admit(state, decision)
         return True
 
-    def _exceed(self, live: RequestState, pool: Pool) -> None:
+    def _exceed(self, state: RequestState, pool: Pool) -> None:
         """Record that a new request exceeds the learned slots of `pool`: the mode of its tier is not `enforce`.
 
         One queued request of the same or a more urgent priority is sent as well. Otherwise a `shadow` tier would keep
@@ -203,7 +203,7 @@ class Scheduler:
         now = self._call.now
         pool.pressed_at = now
         for other in pool.queue.heads(now) if pool.queue else ():
-            if other.request.tier.priority <= live.request.tier.priority:
+            if other.request.tier.priority <= state.request.tier.priority:
                 waiting = self._requests[other.request.id]
                 replica = pool.pick(waiting.request, waiting.needs_tokens, self._random.random(), by_max=True)
                 if replica is not None:
@@ -212,22 +212,22 @@ class Scheduler:
 
     # ---- a slot
 
-    def dispatch(self, live: RequestState, replica: Replica, hedge: bool = False) -> None:
+    def dispatch(self, state: RequestState, replica: Replica, hedge: bool = False) -> None:
         """Send the request to `replica`, or to an ejected one as a probe, if any replica takes it."""
-        pool, request = replica.pool, live.request
-        is_tied = pool.is_pinned(request) or pool.contexts.tell_apart(live.needs_tokens)
+        pool, request = replica.pool, state.request
+        is_tied = pool.is_pinned(request) or pool.contexts.tell_apart(state.needs_tokens)
         is_tied = is_tied or bool(request.affinity.adapter)
-        if pool.probes.due and not live.attempts and not is_tied:
-            replica = self._probe(live, replica)
-        self._attempts.open(live, replica, hedge)
+        if pool.probes.due and not state.attempts and not is_tied:
+            replica = self._probe(state, replica)
+        self._attempts.open(state, replica, hedge)
 
-    def _probe(self, live: RequestState, replica: Replica) -> Replica:
+    def _probe(self, state: RequestState, replica: Replica) -> Replica:
         """An ejected replica that is due for a probe, or else `replica`. Suspects and fresh failures never probe."""
         now = self._call.now
-        is_suspect = live.body_hash is not None and self._quarantine.knows(live.body_hash, now)
-        if is_suspect or replica.pool.judge.answers.doubts(live.request):
+        is_suspect = state.body_hash is not None and self._quarantine.knows(state.body_hash, now)
+        if is_suspect or replica.pool.judge.answers.doubts(state.request):
             return replica
-        return replica.pool.probe(live.request, now) or replica
+        return replica.pool.probe(state.request, now) or replica
 
     def offer(self, pool: Pool, saturated: bool) -> None:
         """Offer new room in `pool` to its queue. `saturated`: whether the pool had no room before this call."""
@@ -236,11 +236,11 @@ class Scheduler:
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, self._call.now)
 
-    def serve_behind(self, live: RequestState, pool: Pool) -> None:
-        """Serve the queue of `pool` after `live` has left it unsent. Others may have waited behind it, or for an
-        adapter that made room for the adapter of `live`.
+    def serve_behind(self, state: RequestState, pool: Pool) -> None:
+        """Serve the queue of `pool` after `state` has left it unsent. Others may have waited behind it, or for an
+        adapter that made room for the adapter of `state`.
         """
-        if pool.queue and (live.request.affinity.adapter or has_room(pool, live.request.tier)):
+        if pool.queue and (state.request.affinity.adapter or has_room(pool, state.request.tier)):
             self.pump(pool)
 
     def pump(self, pool: Pool) -> None:
@@ -266,40 +266,40 @@ class Scheduler:
     def _grant(self, pool: Pool) -> None:
         """Send requests on hold to replicas that have room for them, the most urgent first."""
         while (first := pool.held.first()) is not None:
-            live, now = self._requests[first.request.id], self._call.now
-            if self._life.has_expired(live):
+            state, now = self._requests[first.request.id], self._call.now
+            if self._life.has_expired(state):
                 continue
-            offer = self._places.find(live.request, now)
+            offer = self._places.find(state.request, now)
             if isinstance(offer, Unplaceable):
                 if offer.outcome is not Outcome.INVALID:
                     return
-                self._life.refuse(live, offer.outcome, offer.why, None, offer.detail)
+                self._life.refuse(state, offer.outcome, offer.why, None, offer.detail)
                 continue
             replica = offer.pool.pick(offer.request, offer.needs_tokens, self._random.random())
             if replica is None:
                 return
-            self._life.unqueue(live)
-            live.ask(offer)
-            if self._life.has_expired(live):  # by the timeouts of this pool
+            self._life.unqueue(state)
+            state.ask(offer)
+            if self._life.has_expired(state):  # by the timeouts of this pool
                 continue
-            if live.use is None:  # else it was sent before
-                if not self.reserve(live, offer):
+            if state.use is None:  # else it was sent before
+                if not self.reserve(state, offer):
                     continue
-                self._offered(live, offer)
-            live.waited = True
-            self.dispatch(live, replica)
+                self._offered(state, offer)
+            state.waited = True
+            self.dispatch(state, replica)
 
-    def _serve(self, live: RequestState, replica: Replica) -> None:
+    def _serve(self, state: RequestState, replica: Replica) -> None:
         """Send a queued request, or refuse it if it is too late for its objectives."""
-        if self._life.has_expired(live):
+        if self._life.has_expired(state):
             return
         now = self._call.now
-        hopeless = self._admission.is_hopeless(live, replica, now)
+        hopeless = self._admission.is_hopeless(state, replica, now)
         if not hopeless:
             replica.pool.drain.opened(True, now)
-            replica.pool.queue.of_tier(live.request.tier).turns.sent(now)
-            live.took_turn = True
-            self._life.unqueue(live)
-            self.dispatch(live, replica)
-        elif not self.fall_back(live):
-            self._shed(live, replica.pool, Reason.PREDICTED, hopeless)
+            replica.pool.queue.of_tier(state.request.tier).turns.sent(now)
+            state.took_turn = True
+            self._life.unqueue(state)
+            self.dispatch(state, replica)
+        elif not self.fall_back(state):
+            self._shed(state, replica.pool, Reason.PREDICTED, hopeless)

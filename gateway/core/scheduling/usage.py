@@ -44,59 +44,59 @@ def told_output(output_tokens: int | None, content_came: bool) -> int | None:
     return None if output_tokens == 0 and content_came else output_tokens
 
 
-def believed(attempt: Attempt, finish: AttemptResult) -> AttemptResult:
-    """`finish` without impossible counts; the same object if none is impossible."""
-    output, prompt = finish.output_tokens, finish.prompt_tokens
-    live = attempt.live
-    if output is not None and output > _max_output(live, max(attempt.tokens, finish.tokens_seen)):
+def believed(attempt: Attempt, result: AttemptResult) -> AttemptResult:
+    """`result` without impossible counts; the same object if none is impossible."""
+    output, prompt = result.output_tokens, result.prompt_tokens
+    state = attempt.state
+    if output is not None and output > _max_output(state, max(attempt.tokens, result.tokens_seen)):
         output = None
-    if prompt is not None and (prompt > _max_prompt(live) or (not prompt and live.request.prompt_bytes)):
+    if prompt is not None and (prompt > _max_prompt(state) or (not prompt and state.request.prompt_bytes)):
         prompt = None
-    cached = finish.cached_tokens
-    if cached is not None and cached > (_max_prompt(live) if prompt is None else prompt):
+    cached = result.cached_tokens
+    if cached is not None and cached > (_max_prompt(state) if prompt is None else prompt):
         cached = None
-    reasoning = finish.reasoning_tokens
+    reasoning = result.reasoning_tokens
     if reasoning is not None and (output is None or reasoning > output):
         reasoning = None
-    if output == finish.output_tokens and prompt == finish.prompt_tokens and cached == finish.cached_tokens:
-        finish.reasoning_tokens = reasoning
-        return finish
+    if output == result.output_tokens and prompt == result.prompt_tokens and cached == result.cached_tokens:
+        result.reasoning_tokens = reasoning
+        return result
     return AttemptResult(
-        finish.end,
+        result.end,
         prompt,
         output,
-        finish.tokens_seen,
-        finish.status,
-        finish.retry_after_s,
-        finish.body_hash,
-        finish.empty,
+        result.tokens_seen,
+        result.status,
+        result.retry_after_s,
+        result.body_hash,
+        result.empty,
         cached,
-        finish.context_tokens,
-        finish.answer_id,
+        result.context_tokens,
+        result.answer_id,
         reasoning,
     )
 
 
-def compare_cached(attempt: Attempt, finish: AttemptResult) -> None:
+def compare_cached(attempt: Attempt, result: AttemptResult) -> None:
     """Compare the prompt tokens that were expected in the engine's prefix cache with the tokens that it found there."""
     evidence, estimate = attempt.replica.cache.evidence, attempt.prompt_tokens
-    prompt = finish.prompt_tokens or estimate
-    affinity = attempt.live.request.affinity
+    prompt = result.prompt_tokens or estimate
+    affinity = attempt.state.request.affinity
     prefix = affinity.prefix
-    if prefix.size and not prefix.has_media and finish.prompt_tokens and affinity.stored is None:
-        evidence.measured(prefix.size, finish.prompt_tokens)
+    if prefix.size and not prefix.has_media and result.prompt_tokens and affinity.stored is None:
+        evidence.measured(prefix.size, result.prompt_tokens)
     evidence.predicted_tokens += attempt.predicted_of(prompt)
-    if finish.cached_tokens is not None:
-        evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, finish.cached_tokens)
+    if result.cached_tokens is not None:
+        evidence.answered(prompt, attempt.indexed_tokens * prompt // estimate, result.cached_tokens)
 
 
-def _max_output(live: RequestState, seen: int) -> int:
-    granted = (live.max_tokens + SLACK_TOKENS) * live.request.choices
-    return granted if live.is_capped else max(granted, TOKENS_PER_EVENT * seen)
+def _max_output(state: RequestState, seen: int) -> int:
+    granted = (state.max_tokens + SLACK_TOKENS) * state.request.choices
+    return granted if state.is_capped else max(granted, TOKENS_PER_EVENT * seen)
 
 
-def _max_prompt(live: RequestState) -> int:
-    request = live.request
+def _max_prompt(state: RequestState) -> int:
+    request = state.request
     most = TOKENS_PER_BYTE * max(request.body_bytes, request.prompt_bytes) + TEMPLATE_TOKENS * request.batch
     stored = request.affinity.stored
     before = 0 if stored is None else stored.tokens

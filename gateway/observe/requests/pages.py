@@ -78,7 +78,7 @@ def requests_router(sources: Sources) -> APIRouter:
 
     @router.get("/admin/requests/{request_id}")
     async def one(request_id: str) -> Response:
-        told = [under_way_document(live, sources.now(), wall_s()) for live in sources.under_way(request_id)]
+        told = [under_way_document(state, sources.now(), wall_s()) for state in sources.under_way(request_id)]
         if ring is not None or not told:
             told += [document_of(each, wall_s()) for each in kept().find(request_id)]
         if not told:

@@ -15,38 +15,38 @@ UNDER_WAY: Final = "under-way"
 """Its outcome, and the end of attempts that have not ended."""
 
 
-def under_way_document(live: RequestState, now: float, wall_s: float) -> dict[str, object]:
+def under_way_document(state: RequestState, now: float, wall_s: float) -> dict[str, object]:
     """The document. Its latencies are those so far. `wall_s`: Unix time at the zero of the monotonic clock, as `now`
     is.
     """
-    told = document_of(RequestRow(_record(live, now)), wall_s)
-    return {**told, "ended": None, "outcome": UNDER_WAY, "good": None, "missed": [], "state": _state(live)}
+    told = document_of(RequestRow(_record(state, now)), wall_s)
+    return {**told, "ended": None, "outcome": UNDER_WAY, "good": None, "missed": [], "state": _state(state)}
 
 
-def _record(live: RequestState, now: float) -> Record:
+def _record(state: RequestState, now: float) -> Record:
     """The record that it would have if it was answered now."""
-    started, replica = live.request.body_at, live.replica
-    history = history_of(live)
-    history.attempts = [*history.attempts, *(_attempt(each, now) for each in live.open)]
+    started, replica = state.request.body_at, state.replica
+    history = history_of(state)
+    history.attempts = [*history.attempts, *(_attempt(each, now) for each in state.open)]
     return Record(
-        request=live.request,
+        request=state.request,
         outcome=Outcome.OK,
         why=None,
-        pool=None if live.pool is None else live.pool.spec.name,
+        pool=None if state.pool is None else state.pool.spec.name,
         replica=None if replica is None else replica.spec.name,
-        queue_s=(now if live.dispatched_at is None else live.dispatched_at) - started,
-        ttft_s=None if live.first_at is None else live.first_at - started,
+        queue_s=(now if state.dispatched_at is None else state.dispatched_at) - started,
+        ttft_s=None if state.first_at is None else state.first_at - started,
         tpot_s=None,
         e2e_s=now - started,
-        prompt_tokens=live.prompt_tokens,
-        output_tokens=live.output_tokens,
+        prompt_tokens=state.prompt_tokens,
+        output_tokens=state.output_tokens,
         tokens_exact=False,
         good=False,
-        attempts=live.attempts,
-        breach=None if live.forecast is None else live.forecast.breach,
-        degraded=live.degraded,
-        hedged=live.hedged,
-        waited=live.waited,
+        attempts=state.attempts,
+        breach=None if state.forecast is None else state.forecast.breach,
+        degraded=state.degraded,
+        hedged=state.hedged,
+        waited=state.waited,
         history=history,
     )
 
@@ -61,14 +61,14 @@ def _attempt(attempt: Attempt, now: float) -> AttemptHistory:
     return told
 
 
-def _state(live: RequestState) -> str:
+def _state(state: RequestState) -> str:
     """The event that it waits for, in words."""
-    if live.held_by is not None:
-        return f"on hold, until pool {live.held_by.spec.name} has a replica"
-    if live.waiting:
+    if state.held_by is not None:
+        return f"on hold, until pool {state.held_by.spec.name} has a replica"
+    if state.waiting:
         return "waiting in the queue of its pool"
-    if live.committed is not None:
-        return f"answered by {live.committed.replica.spec.name}"
-    if live.open:
-        return f"sent to {' and '.join(each.replica.spec.name for each in live.open)}, no token yet"
+    if state.committed is not None:
+        return f"answered by {state.committed.replica.spec.name}"
+    if state.open:
+        return f"sent to {' and '.join(each.replica.spec.name for each in state.open)}, no token yet"
     return "between two attempts"

@@ -110,9 +110,9 @@ class AdmissionGate:
         lane.held[request.tier.priority].append(request)
         return self._release(lane, now)
 
-    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+    def finish(self, attempt_id: int, result: AttemptResult, now: float) -> list[Command]:
         """Forward the call. Held requests may be released."""
-        return self._released(self._inner.finish(attempt_id, finish, now), now)
+        return self._released(self._inner.finish(attempt_id, result, now), now)
 
     def leave(self, request_id: int, now: float) -> list[Command]:
         """The client of a request has left. The request may be held here."""
@@ -176,6 +176,6 @@ def _refused(request: Request, outcome: Outcome, why: Reason, now: float) -> lis
 
 
 def _ended(request: Request, outcome: Outcome, why: Reason, now: float) -> Ended:
-    live = RequestState(request)
-    live.decide(outcome, why, now)
-    return Ended(live.record())
+    state = RequestState(request)
+    state.decide(outcome, why, now)
+    return Ended(state.record())

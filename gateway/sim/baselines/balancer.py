@@ -29,10 +29,10 @@ NEVER_SENT = (AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT)
 class _Job:
     """A request under way, which is at one replica at a time."""
 
-    __slots__ = ("attempt", "committed", "live", "server", "tried", "unread")
+    __slots__ = ("attempt", "committed", "server", "state", "tried", "unread")
 
-    def __init__(self, live: RequestState) -> None:
-        self.live = live
+    def __init__(self, state: RequestState) -> None:
+        self.state = state
         self.attempt = 0
         self.server: Server | None = None
         self.tried: list[Server] = []
@@ -62,62 +62,62 @@ class Balancer:
 
     def arrive(self, request: Request, now: float) -> list[Command]:
         """Send the request, or refuse one that no pool can serve."""
-        live = RequestState(request)
-        live.prompt_tokens = request.prompt_exact if request.prompt_exact is not None else request.prompt_bytes // 4
-        live.max_tokens = request.tier.caps.granted(request.max_tokens)
-        job = self._jobs[request.id] = _Job(live)
+        state = RequestState(request)
+        state.prompt_tokens = request.prompt_exact if request.prompt_exact is not None else request.prompt_bytes // 4
+        state.max_tokens = request.tier.caps.granted(request.max_tokens)
+        job = self._jobs[request.id] = _Job(state)
         out: list[Command] = []
         if not request.policy.route(request.model, request.tier):
             return self._refuse(job, Outcome.INVALID, Reason.FORBIDDEN_MODEL, now)
-        if not self._pools(request, live.prompt_tokens):
+        if not self._pools(request, state.prompt_tokens):
             return self._refuse(job, Outcome.INVALID, Reason.CONTEXT_LENGTH, now)
         use = self._tenants.of(request.tenant, request.tier, now)
-        reserved = live.prompt_tokens + live.max_tokens
+        reserved = state.prompt_tokens + state.max_tokens
         exceeded = use.check(reserved, now)
         if exceeded is not None:
             return self._refuse(job, Outcome.QUOTA, exceeded.why, now)
         use.take(reserved, now)
-        live.use, live.reserved_tokens = use, reserved
+        state.use, state.reserved_tokens = use, reserved
         self._alarms.set(request.id, request.head_at + request.tier.timeouts.total_s)
         self._send(job, Reason.NO_REPLICAS, out, now)
         return out
 
     def sent(self, attempt_id: int, now: float) -> list[Command]:
         """Record that the attempt was sent."""
-        self._attempts[attempt_id].live.reached = True
+        self._attempts[attempt_id].state.reached = True
         return []
 
     def first_token(self, attempt_id: int, now: float) -> list[Command]:
         """Commit to the attempt, because it has its first token."""
         job = self._attempts[attempt_id]
         self._read(job)
-        if job.live.outcome is None:
-            job.live.first_at = now
-        return self._commit(job) if job.live.outcome is None else []
+        if job.state.outcome is None:
+            job.state.first_at = now
+        return self._commit(job) if job.state.outcome is None else []
 
     def progress(self, attempt_id: int, tokens: int, now: float) -> list[Command]:
         """Ignored."""
         return []
 
-    def finish(self, attempt_id: int, finish: AttemptResult, now: float) -> list[Command]:
+    def finish(self, attempt_id: int, result: AttemptResult, now: float) -> list[Command]:
         """End the request of an attempt that is over, or retry it if there was no connection."""
         job = self._attempts.pop(attempt_id)
-        live, server, out = job.live, job.server, list[Command]()
+        state, server, out = job.state, job.server, list[Command]()
         assert server is not None
         self._read(job)
         server.in_flight -= 1
-        server.health.saw(seen_of(finish), server.pool.health, now, finish.end.value)
+        server.health.saw(seen_of(result), server.pool.health, now, result.end.value)
         job.server = None
-        live.output_tokens = finish.output_tokens or finish.tokens_seen
-        if live.outcome is not None:
+        state.output_tokens = result.output_tokens or result.tokens_seen
+        if state.outcome is not None:
             return [self._over(job, now)]
-        match finish.end:
+        match result.end:
             case AttemptOutcome.COMPLETE:
                 out += self._commit(job)
-                live.decide(Outcome.OK, None, now)
+                state.decide(Outcome.OK, None, now)
             case AttemptOutcome.REJECTED:
                 out += self._commit(job)
-                live.decide(Outcome.INVALID, Reason.UPSTREAM_REJECTED, now)
+                state.decide(Outcome.INVALID, Reason.UPSTREAM_REJECTED, now)
             case end if end in NEVER_SENT:
                 self._send(job, Reason.UPSTREAM_UNREACHABLE, out, now)
                 return out
@@ -164,8 +164,8 @@ class Balancer:
         """Send the request to an untried replica that is up, in the first pool that has one. If no pool has such a
         replica, refuse the request.
         """
-        live, request = job.live, job.live.request
-        for pool in self._pools(request, live.prompt_tokens):
+        state, request = job.state, job.state.request
+        for pool in self._pools(request, state.prompt_tokens):
             up = [s for s in self._servers[pool.name] if s not in job.tried and s.up(now)]
             if up:
                 router = self._routers[pool.name]
@@ -180,44 +180,44 @@ class Balancer:
         job.tried.append(server)
         self._attempts[job.attempt] = job
         server.in_flight += 1
-        server.unprefilled_tokens += live.prompt_tokens
-        live.attempts += 1
-        if live.dispatched_at is None:
-            live.dispatched_at = now
+        server.unprefilled_tokens += state.prompt_tokens
+        state.attempts += 1
+        if state.dispatched_at is None:
+            state.dispatched_at = now
         if request.max_tokens is None and server.context_tokens is not None:
-            live.max_tokens = min(live.max_tokens, max(1, server.context_tokens - live.prompt_tokens))
-        out.append(Dispatch(request.id, job.attempt, server.name, live.max_tokens))
+            state.max_tokens = min(state.max_tokens, max(1, server.context_tokens - state.prompt_tokens))
+        out.append(Dispatch(request.id, job.attempt, server.name, state.max_tokens))
 
     def _commit(self, job: _Job) -> list[Command]:
         """Commit to the attempt's answer, if that was not done before."""
         committed, job.committed = job.committed, True
-        return [] if committed else [Commit(job.live.request.id, job.attempt)]
+        return [] if committed else [Commit(job.state.request.id, job.attempt)]
 
     def _read(self, job: _Job) -> None:
         if job.unread and job.server is not None:
             job.unread = False
-            job.server.unprefilled_tokens -= job.live.prompt_tokens
+            job.server.unprefilled_tokens -= job.state.prompt_tokens
 
     def _end(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
         """End a request that may have an attempt at a replica."""
-        if job.live.outcome is not None:
+        if job.state.outcome is not None:
             return []
-        job.live.decide(outcome, why, now)
+        job.state.decide(outcome, why, now)
         out: list[Command] = []
         if outcome is not Outcome.ABANDONED:
-            out.append(Refuse(job.live.request.id, why))
-        out.append(Cancel(job.live.request.id, job.attempt) if job.server is not None else self._over(job, now))
+            out.append(Refuse(job.state.request.id, why))
+        out.append(Cancel(job.state.request.id, job.attempt) if job.server is not None else self._over(job, now))
         return out
 
     def _refuse(self, job: _Job, outcome: Outcome, why: Reason, now: float) -> list[Command]:
         """End a request that has no attempt at a replica."""
-        job.live.decide(outcome, why, now)
-        return [Refuse(job.live.request.id, why), self._over(job, now)]
+        job.state.decide(outcome, why, now)
+        return [Refuse(job.state.request.id, why), self._over(job, now)]
 
     def _over(self, job: _Job, now: float) -> Ended:
-        live = job.live
-        del self._jobs[live.request.id]
-        self._alarms.clear(live.request.id)
-        if live.use is not None:
-            live.settle(now)
-        return Ended(live.record())
+        state = job.state
+        del self._jobs[state.request.id]
+        self._alarms.clear(state.request.id)
+        if state.use is not None:
+            state.settle(now)
+        return Ended(state.record())

@@ -154,9 +154,9 @@ class Simulation(ObservedRun):
         elif kind is FINISHED:
             attempt = self.attempts.pop(event.id)
             tokens, attempt.request.cut = attempt.output_tokens, attempt.cut
-            finish = AttemptResult(AttemptOutcome.COMPLETE, attempt.request.arrival.prompt_tokens, tokens, tokens, 200)
-            finish.cached_tokens = event.hit_tokens
-            self.tell(self.decider.finish, event.id, finish)
+            result = AttemptResult(AttemptOutcome.COMPLETE, attempt.request.arrival.prompt_tokens, tokens, tokens, 200)
+            result.cached_tokens = event.hit_tokens
+            self.tell(self.decider.finish, event.id, result)
 
     def _note(self, host: Host) -> None:
         """Schedule the next call of `advance`. An entry whose time differs from `noted` is stale."""

@@ -146,20 +146,20 @@ SEEN: Final[dict[AttemptOutcome, Observation]] = {
 }
 
 
-def seen_of(finish: AttemptResult) -> Observation:
+def seen_of(result: AttemptResult) -> Observation:
     """The observation that the end of an attempt is."""
-    if finish.context_tokens is not None:
+    if result.context_tokens is not None:
         return Observation.TOO_LONG
-    if finish.end is AttemptOutcome.TRUNCATED and finish.status is not None:
+    if result.end is AttemptOutcome.TRUNCATED and result.status is not None:
         return Observation.ABORTED  # the HTTP message was complete
-    return Observation.EMPTY if finish.empty else SEEN[finish.end]
+    return Observation.EMPTY if result.empty else SEEN[result.end]
 
 
-def text_of(finish: AttemptResult, endpoint: Endpoint) -> str:
+def text_of(result: AttemptResult, endpoint: Endpoint) -> str:
     """The end of an attempt in words, for the last error of its replica."""
-    if finish.status is not None and finish.status >= 400:
-        return f"HTTP {finish.status} on {endpoint}"
-    seen = seen_of(finish)
+    if result.status is not None and result.status >= 400:
+        return f"HTTP {result.status} on {endpoint}"
+    seen = seen_of(result)
     return f"{'error event' if seen is Observation.FAILED else seen} on {endpoint}"
 
 
