@@ -1,6 +1,7 @@
 """Sends the spans of sampled requests to a collector, in a thread.
 
 If the collector is slow or away, a batch is tried again, and the requests beyond `MAX_WAITING` are dropped and counted.
+So is a request whose spans cannot be built.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ class TraceExporter:
         self._waiting: deque[RequestRow] = deque()
         self._closing = threading.Event()
         self._is_failing = False
+        self._batch = ExportTraceServiceRequest()
+        self._batched = 0
+        """Number of requests in the batch that the collector has not answered."""
+        self._has_logged = False
+        """Whether a request that cannot be told was logged."""
         self._thread = threading.Thread(target=self._export_all, name="traces", daemon=True)
         self._thread.start()
 
@@ -74,9 +80,11 @@ class TraceExporter:
 
     def _export(self) -> bool:
         """Send the requests that wait. Returns whether the collector took them, or refused them for good."""
-        while self._waiting:
-            rows = [self._waiting[index] for index in range(min(BATCH, len(self._waiting)))]
-            problem, is_final = self._sent(rows)
+        while self._batched or self._waiting:
+            if not self._batched:
+                self._fill()
+                continue
+            problem, is_final = self._collector.send(self._batch)
             if problem and not self._is_failing:
                 log.warning("traces are not exported: %s: %s", self._collector.url, problem)
             elif self._is_failing and not problem:
@@ -84,18 +92,29 @@ class TraceExporter:
             self._is_failing = bool(problem)
             if not is_final:
                 return False
-            for _ in rows:
-                self._waiting.popleft()
-            self.dropped += len(rows) if problem else 0
+            self.dropped += self._batched if problem else 0
+            self._batched = 0
         return True
 
-    def _sent(self, rows: list[RequestRow]) -> tuple[str, bool]:
-        """Send a batch. Returns (why it failed, or empty; whether it need not be sent again)."""
-        request = ExportTraceServiceRequest()
-        told = request.resource_spans.add(resource=self._resource)
-        scope = told.scope_spans.add()
+    def _fill(self) -> None:
+        """Make a batch of the requests that have waited longest."""
+        self._batch = ExportTraceServiceRequest()
+        scope = self._batch.resource_spans.add(resource=self._resource).scope_spans.add()
         scope.scope.name, scope.scope.version = "tailgate", version("tailgate")
         wall_s = self._wall_s()
-        for row in rows:
-            scope.spans.extend(spans_of(row, wall_s))
-        return self._collector.send(request)
+        for _ in range(min(BATCH, len(self._waiting))):
+            row = self._waiting.popleft()
+            try:
+                spans = spans_of(row, wall_s)
+            except Exception as error:  # noqa: BLE001 - a bug costs this request's trace, not the exporter
+                self._is_untold(row, error)
+            else:
+                scope.spans.extend(spans)
+                self._batched += 1
+
+    def _is_untold(self, row: RequestRow, error: Exception) -> None:
+        self.dropped += 1
+        if not self._has_logged:
+            self._has_logged = True
+            told = "request %s has no trace; later ones like it are only counted"
+            log.error(told, row.request_id, exc_info=error)

@@ -16,7 +16,7 @@ from gateway.observe.requests.row import RequestRow
 from gateway.wire.http.trace_context import is_sampled, parent_for, span_id_of, trace_id_of
 from tests.observe.made import REFUSED
 from tests.observe.otlp.receiver import Receiver, attributes
-from tests.observe.requests.test_ring import ended
+from tests.observe.requests.test_ring import answered, ended
 from tests.scorecard.capture import Capture
 from tests.serving import gateways
 
@@ -91,6 +91,22 @@ async def test_batch_that_the_collector_refuses_is_dropped_and_counted(
     assert traces.dropped == 1
     assert "traces are not exported" in caplog.text
     assert "HTTP 400" in caplog.text or "gRPC INVALID_ARGUMENT: not now" in caplog.text
+
+
+async def test_record_that_cannot_be_told_costs_its_own_trace_and_is_logged_once(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    traces = exporter(receiver)
+    for name in ("odd-1", "odd-2", "good"):
+        row = RequestRow(ended(name))
+        row.model = "\ud800" if name != "good" else row.model  # no UTF-8 has it
+        row.history = answered("cmpl-1")
+        traces.take(row)
+    await traces.aclose()
+    assert {attributes(span).get("tailgate.request_id") for span in receiver.spans} == {"good", None}
+    assert len(receiver.spans) == 2
+    assert traces.dropped == 2
+    assert [record.message.partition(";")[0] for record in caplog.records] == ["request odd-1 has no trace"]
 
 
 async def test_variables_of_opentelemetry_set_headers_and_resource(receiver: Receiver) -> None:
