@@ -21,6 +21,7 @@ log = logging.getLogger("tailgate.fleet")
 _METRICS_LIMIT_BYTES = 4 * 1024 * 1024
 _MODELS_LIMIT_BYTES = 1024 * 1024
 _SLEEP_LIMIT_BYTES = 4096
+_NOT_FOUND = 404
 
 SHOWN: Final = 5
 """At most this many models are named in a log line."""
@@ -63,7 +64,7 @@ class ReplicaWatch:
         """Models of the policy that the last list did not have."""
         self._readings = Readings(target)
         self.is_asleep = False
-        """Whether the engine sleeps: vLLM answers health checks then, and no requests."""
+        """Whether the engine said at the last health check that it sleeps: vLLM answers those then, and no requests."""
 
     def reports(self) -> list[ReplicaReport]:
         """Health and the last reading errors, one report for each data-parallel rank."""
@@ -123,28 +124,41 @@ class ReplicaWatch:
         finally:
             await fetcher.aclose()
 
-    async def _ask_whether_asleep(self) -> None:
-        """Ask vLLM. A server without sleep mode (VLLM_SERVER_DEV_MODE) answers 404: it is awake."""
+    async def _ask_whether_asleep(self) -> bool | Failed:
+        """Ask vLLM. A server without sleep mode (VLLM_SERVER_DEV_MODE) answers 404: it is awake. After any other
+        failure nobody knows, so the health check has failed: an engine that sleeps would answer no request.
+        """
         fetcher = self._fetcher("/is_sleeping", _SLEEP_LIMIT_BYTES)
         try:
             answer = await fetcher.get()
         finally:
             await fetcher.aclose()
-        self.is_asleep = not isinstance(answer, Failed) and b'"is_sleeping":true' in b"".join(answer.split())
+        if isinstance(answer, Failed):
+            why = f"GET /is_sleeping, because of hold.wake.sleeping: {answer.detail}"
+            return False if answer.status == _NOT_FOUND else Failed(answer.fault, why, answer.status)
+        said = b"".join(answer.split())
+        if b'"is_sleeping":true' in said or b'"is_sleeping":false' in said:
+            return b'"is_sleeping":true' in said
+        return Failed(ReadFault.GARBAGE, "GET /is_sleeping, because of hold.wake.sleeping: it says neither yes nor no")
 
     async def _check_health(self, fetcher: Fetcher) -> None:
         asked_at, losses = self._tools.clock(), fetcher.losses
         answer = await fetcher.get()
         if fetcher.losses > losses:
             self.lost()
-        healthy = self.target.is_life(answer)
-        self._readings.note(Reading.HEALTH, answer if isinstance(answer, Failed) and not healthy else None)
+        healthy, asleep = self.target.is_life(answer), False
         if healthy and self.target.may_sleep:
-            await self._ask_whether_asleep()
-            if self.is_asleep:
-                for _ in range(self.target.health.failures):  # certain at once
-                    self._judge(False, asked_at, False, error="it sleeps (vLLM's sleep mode)")
-                return
+            said = await self._ask_whether_asleep()
+            if isinstance(said, Failed):
+                healthy, answer = False, said
+            else:
+                asleep = said
+        self.is_asleep = asleep
+        self._readings.note(Reading.HEALTH, answer if isinstance(answer, Failed) and not healthy else None)
+        if asleep:
+            for _ in range(self.target.health.failures):  # certain at once
+                self._judge(False, asked_at, False, error="it sleeps (vLLM's sleep mode)")
+            return
         if healthy and self.is_list_old and self._last_list is not None:
             await self.fresh_list()
         if healthy and (self._is_cold or self._healthy is False) and self.target.health.warmup:
