@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from gateway.hash_seed import begin_with_seed
 from gateway.settings import PREFIX, Settings
 
 _HINT = ["--policy", "--replica"]
@@ -130,6 +131,8 @@ def serve(
         if policy is not None and values:
             raise typer.BadParameter(f"goes with --replica: list it in `{field}` of the policy", param_hint=[option])
     settings = _settings(given)
+    if settings.state_dir is not None:
+        begin_with_seed(settings.state_dir)
     from gateway.policy.builtin import builtin
     from gateway.process import serve as run  # imported here, because only this command needs the data plane
 

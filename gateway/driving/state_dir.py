@@ -21,6 +21,7 @@ from gateway.core.estimators.memory import objects_in
 from gateway.core.results import Callback
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.state_bytes import SavedState, UnreadableStateError, line_of, state_from_bytes, with_header
+from gateway.hash_seed import NAME, HashSeedError, read_seed
 from gateway.proxy.stored_responses import StoredResponses
 
 log = logging.getLogger("tailgate")
@@ -44,6 +45,7 @@ class StateDir:
         """Raises `StateDirError`."""
         self.path = directory / "state.jsonl"
         self._new = directory / "state.jsonl.new"
+        self._seed = directory / NAME
         self._is_foreign = False
         """Whether the file could not be read when it was seen last."""
         self._writing = threading.Lock()
@@ -60,6 +62,12 @@ class StateDir:
 
     def read(self) -> SavedState | None:
         """The state that was written last; None if there is none, or none that can be read."""
+        try:
+            read_seed(self._seed.parent)
+        except HashSeedError as error:
+            log.error(
+                "%s %s; homes of conversations are forgotten at every restart until it is moved away", self._seed, error
+            )
         try:
             return state_from_bytes(self.path.read_bytes())
         except FileNotFoundError:

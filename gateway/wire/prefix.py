@@ -4,7 +4,7 @@ before.
 The parts of a prompt are hashed in the order of chat templates: tools, system prompt, messages. Each block is hashed
 together with the hash before it. So prompts with the same beginning have the same first hashes, whatever other fields
 their requests have. The hash function is Python's own for bytes: SipHash, with a random key that all processes of a
-gateway have. So nobody outside can construct prompts with the same hash, and hashes are meaningless after a restart.
+gateway have. So nobody outside can construct prompts with the same hash. The key is kept only where `--state-dir` is.
 """
 
 from __future__ import annotations

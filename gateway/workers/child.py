@@ -31,6 +31,8 @@ class ProcessSetup:
     number: int
     """The number of a relay, or how many deciders there were with this one. Never used twice."""
     started_unix_s: int
+    hash_seed: str
+    """Key of all processes for hashes, so that relays hash the beginning of a prompt alike (gateway/wire/prefix.py)."""
     policy_path: Path | None
     policy: bytes
     """The policy, if there is no file; else empty."""

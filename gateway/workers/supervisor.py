@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import pickle
-import secrets
 import signal
 import socket
 import subprocess
@@ -16,12 +15,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.api_side import CLOSE_GRACE_S
 from gateway.core.policy import Policy
 from gateway.driving.policy_bytes import policy_to_bytes
+from gateway.hash_seed import VARIABLE, new_seed, seed_of
 from gateway.listener import BACKLOG, tune
 from gateway.settings import Settings
 from gateway.workers.child import ProcessSetup
@@ -33,8 +32,6 @@ ACCEPTED_AT_ONCE = 64
 """At most this many connections are accepted in one turn of the loop."""
 NOTICE_S = 1.0
 """Before a relay is replaced, its answers say `Connection: close` for this long, so that clients go to the others."""
-HASH_SEED: Final = str(1 + secrets.randbelow(2**32 - 1))
-"""Key of all processes for hashes, so that relays hash the beginning of a prompt alike (gateway/wire/prefix.py)."""
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Pauses before a process that ended is started again: longer each time that it ends before it is ready."""
 
@@ -68,7 +65,7 @@ class ChildProcess:
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
-            env=os.environ | {"PYTHONHASHSEED": HASH_SEED},
+            env=os.environ | {VARIABLE: setup.hash_seed},
             start_new_session=True,
         )
         theirs.close()
@@ -128,6 +125,7 @@ class WorkerSupervisor:
             }
         )
         self._started_unix_s = int(time.time())
+        self._hash_seed = (seed_of(settings.state_dir) if settings.state_dir is not None else None) or new_seed()
         self._numbers = 0
         self._deciders = 0
         self._decider: ChildProcess | None = None
@@ -173,7 +171,9 @@ class WorkerSupervisor:
     async def _start_decider(self) -> None:
         self._deciders += 1
         policy = b"" if self._policy_path is not None else policy_to_bytes(self._policy)
-        setup = ProcessSetup(self._settings, self._deciders, self._started_unix_s, self._policy_path, policy)
+        setup = ProcessSetup(
+            self._settings, self._deciders, self._started_unix_s, self._hash_seed, self._policy_path, policy
+        )
         decider = ChildProcess("gateway.workers.decider", setup, self._heard)
         await decider.wait_ready()
         self._decider = decider
@@ -183,7 +183,7 @@ class WorkerSupervisor:
 
     async def _start_relay(self) -> ChildProcess:
         self._numbers += 1
-        setup = ProcessSetup(self._relay_settings, self._numbers, self._started_unix_s, None, b"")
+        setup = ProcessSetup(self._relay_settings, self._numbers, self._started_unix_s, self._hash_seed, None, b"")
         relay = ChildProcess("gateway.workers.relay", setup, self._heard)
         self._relays.append(relay)
         if self._decider is not None:

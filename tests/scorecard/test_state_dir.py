@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,16 @@ import pytest
 from gateway.app import Gateway
 from gateway.driving.state_bytes import line_of, state_from_bytes, with_header
 from gateway.driving.state_dir import KEY, StateDir, StateDirError
+from gateway.hash_seed import HashSeedError, read_seed, seed_of
 from gateway.observe.journal.replay import in_order, replay
 from gateway.policy import load_text
 from gateway.settings import Settings
 
+from .capture import Capture
 from .conftest import EmulatorFactory
 from .policies import rules
+from .process import serving
+from .raw import MODEL
 from .test_several_processes import decider_of, seen, two_relays
 from .waiting import until
 
@@ -200,3 +206,72 @@ async def test_decider_that_is_killed_hands_its_facts_to_its_successor(
         state = await seen(served, lambda state: state["forecast"]["pools"])
         assert state["forecast"]["pools"][0]["samples"] >= samples
         assert b"the gateway knows what it had learned" in served.written
+
+
+async def homes(url: str, replicas: list[Capture], talks: Iterable[int] = range(8)) -> dict[int, int]:
+    """The replica that serves each of some long conversations, asked in this order."""
+    found = {}
+    async with httpx.AsyncClient(base_url=url) as client:
+        for talk in talks:
+            before = [len(each.calls) for each in replicas]
+            said = [{"role": "user", "content": f"{talk} asks: " + f"question {talk} " * 300}]
+            body = {"model": MODEL, "max_tokens": 4, "messages": said}
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+            (found[talk],) = (i for i, each in enumerate(replicas) if len(each.calls) > before[i])
+    return found
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("damaged", [False, True], ids=["kept", "damaged"])
+async def test_conversations_keep_their_replicas_over_a_restart_unless_the_seed_is_damaged(
+    tmp_path: Path, workers: str, damaged: bool
+) -> None:
+    state = tmp_path / "state"
+    seed, file = state / "hash-seed", state / "state.jsonl"
+    environment = {"TAILGATE_STATE_DIR": str(state), "TAILGATE_WORKERS": workers, "TAILGATE_DRAIN_DEADLINE_S": "0"}
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(Capture()) for _ in range(3)]
+        policy = rules(*(each.url for each in replicas))
+        async with serving(tmp_path, policy, **environment) as served:  # type: ignore[arg-type]
+            before = await homes(served.url, replicas)
+            assert len(set(before.values())) > 1
+            served.signal(signal.SIGTERM)
+            assert await served.exit_code() == 0, served.written.decode()
+        assert seed.stat().st_mode & 0o777 == 0o600
+        key = state_from_bytes(file.read_bytes()).memory["key"]
+        if damaged:
+            seed.write_text("0x7\n")
+        async with serving(tmp_path, policy, **environment) as served:  # type: ignore[arg-type]
+            after = await homes(served.url, replicas, reversed(range(8)))
+            served.signal(signal.SIGTERM)
+            assert await served.exit_code() == 0, served.written.decode()
+        assert (state_from_bytes(file.read_bytes()).memory["key"] == key) != damaged
+        named = f"{seed} has no number from 1 to".encode() in served.written
+        assert named == damaged
+        if damaged:
+            assert seed.read_text() == "0x7\n"
+        else:
+            assert after == before
+
+
+@pytest.mark.parametrize("text", [b"", b"0\n", b"07\n", b"-1\n", b"4294967296\n", b"7 7\n", b"1\n2\n", b"\xff\n"])
+def test_seed_that_is_no_number_in_range_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "hash-seed").write_bytes(text)
+    with pytest.raises(HashSeedError, match="has no number from 1 to 4294967295"):
+        read_seed(tmp_path)
+    assert seed_of(tmp_path) is None
+    assert (tmp_path / "hash-seed").read_bytes() == text
+
+
+async def test_processes_that_make_a_seed_at_the_same_time_have_the_same(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from gateway.hash_seed import seed_of; print(seed_of(pathlib.Path(sys.argv[1])))"
+
+    async def made() -> bytes:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, str(tmp_path / "new"), stdout=asyncio.subprocess.PIPE
+        )
+        return (await process.communicate())[0]
+
+    (seed,) = set(await asyncio.gather(*[made() for _ in range(4)]))
+    assert seed.strip().isdigit()
+    assert [each.name for each in (tmp_path / "new").iterdir()] == ["hash-seed"]
