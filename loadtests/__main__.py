@@ -16,6 +16,8 @@ from loadtests.children import end_by_sigterm
 COMMANDS = ("run", "report", "compare", "convert", "scenario", "calibrate", "emulate", "find", "certify")
 OPTIONAL = ("numpy", "scipy")
 """Packages of the extra `load`."""
+INSTALL = "pip install 'tailgate[load]'"
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 class LazyCommands(TyperGroup):
@@ -37,11 +39,7 @@ class LazyCommands(TyperGroup):
         except ModuleNotFoundError as error:
             if error.name not in OPTIONAL:
                 raise
-            install = "pip install 'tailgate[load]'"
-            console(stderr=True).print(
-                f"{error.name} is not installed, and {cmd_name} needs it: {install}", style="red"
-            )
-            raise typer.Exit(1) from None
+            return _lacking(cmd_name, error.name)
         finally:
             gc.freeze()
             gc.enable()
@@ -55,6 +53,18 @@ class LazyCommands(TyperGroup):
             getattr(module, f"{cmd_name}_command")
         )
         return typer.main.get_command(alone)
+
+
+def _lacking(name: str, package: str) -> Any:
+    """A command that only says how to install its package, so that the help still lists it."""
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+    @alone.command(name, help=f"Needs {package}: {INSTALL}", context_settings=ANYTHING)
+    def lacking() -> None:
+        console(stderr=True).print(f"{package} is not installed, and {name} needs it: {INSTALL}", style="red")
+        raise typer.Exit(1)
+
+    return typer.main.get_command(alone)
 
 
 app = typer.Typer(

@@ -39,6 +39,7 @@ START_S = 60.0
 DRAIN_S = 5.0
 ENGINES = ("short", "default", "long")  # from the shortest context to the longest
 ANSWER_TOKENS = 100
+EXTRA = "pip install 'tailgate[load]', or uvx --from 'tailgate[load]' tailgate demo --overload"
 
 
 class Trouble(Exception):
@@ -251,7 +252,7 @@ def demo(
     """Try it: four emulated replicas, the gateway in front of them, and one request. Serves until Ctrl-C."""
     out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     if overload and find_spec("numpy") is None:
-        out.print(Text("numpy is not installed, and --overload needs it: pip install 'tailgate[load]'", style="red"))
+        out.print(Text(f"numpy is not installed, and --overload needs it: {EXTRA}", style="red"))
         raise typer.Exit(1)
     folder = Path("loadtest-results") / f"overload-{datetime.now():%Y%m%d-%H%M%S}" if overload else None
     with planned(port, admin_port, free_ports) as plan:

@@ -71,7 +71,8 @@ def taken(port: int, admin_port: int, replicas: list[int]) -> str:
             see = see or [f"See which process has it: lsof -nP -iTCP:{number} -sTCP:LISTEN"]
     if not problems:
         return ""
-    avoid = "Or take free ports for all: --free-ports (make run ARGS=--free-ports). One by its option: --port 18080"
+    make = "" if INSTALLED.exists() else " (make run ARGS=--free-ports)"
+    avoid = f"Or take free ports for all: --free-ports{make}. One by its option: --port 18080"
     return "\n".join([*problems, *see, avoid])
 
 

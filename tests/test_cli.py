@@ -484,3 +484,9 @@ def test_explain_names_the_known_paths_when_the_endpoint_is_unknown(policy: Path
     assert result.exit_code == 2
     assert "'--endpoint': bad is not a path that reaches a replica; known: /v1/chat/completions," in result.stderr
     assert "Value error" not in result.stderr
+
+
+def test_serve_without_anything_to_serve_names_two_ways_to_begin() -> None:
+    done = CliRunner().invoke(app, ["serve"], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert "tailgate policy prints some to start from" in done.stderr

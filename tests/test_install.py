@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import site
+import socket
 import subprocess
 import sys
 import tomllib
@@ -167,6 +168,14 @@ def test_the_installed_command_prints_its_help_and_version_and_checks_a_policy(i
     shutil.copy(ROOT / "policies" / "default.yaml", installed.folder)
     assert "ok: 1 model" in installed.run("tailgate", "check", "default.yaml")
     assert installed.run("tailgate", "policy", "default") == (ROOT / "policies" / "default.yaml").read_text()
+
+
+def test_installed_demo_does_not_send_who_has_no_checkout_to_make(installed: Installed) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [str(installed.bin / "tailgate"), "demo", "--free-ports", "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(command, cwd=installed.folder, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Or take free ports for all: --free-ports." in done.stdout
 
 
 def test_installed_demo_answers_a_request_and_a_load_test_of_it_reports(installed: Installed) -> None:

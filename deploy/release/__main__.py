@@ -32,7 +32,8 @@ def main() -> None:
                 path.write_text(text)
         build()
         sbom()
-        try_wheel()
+        for wheel in sorted(DIST.glob("*.whl")):
+            try_wheel(wheel)
     except NotReleasable as error:
         sys.exit(str(error))
     print("dist/:", *sorted(path.name for path in DIST.iterdir()), sep="\n  ")
@@ -58,12 +59,11 @@ def sbom() -> None:
     _run(str(program), "requirements", "--pyproject", "pyproject.toml", *form, "requirements.lock")
 
 
-def try_wheel() -> None:
-    """Install the pure wheel, from a folder, into an empty environment, and run the demo to its first answer.
+def try_wheel(wheel: Path) -> None:
+    """Install a wheel, from a folder, into an empty environment, and run the demo to its first answer.
 
     Raises NotReleasable.
     """
-    (wheel,) = DIST.glob("*-none-any.whl")
     with tempfile.TemporaryDirectory() as made:
         folder, venv = Path(made, "wheels"), Path(made, "venv")
         _run(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), str(wheel))

@@ -123,7 +123,7 @@ def serve(
         raise typer.BadParameter("give one of them: a policy lists its replicas itself", param_hint=_HINT)
     if policy is None and not replicas:
         raise typer.BadParameter(
-            "nothing to serve: give --policy FILE (policies/ has files to start from), "
+            "nothing to serve: give --policy FILE (tailgate policy prints some to start from), "
             "or --replica http://host:port for a first look",
             param_hint=_HINT,
         )

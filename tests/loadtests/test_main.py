@@ -45,6 +45,13 @@ def test_load_without_its_packages_says_in_one_line_how_to_install_them() -> Non
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
 
 
+def test_help_of_load_without_its_packages_lists_every_command_and_what_it_lacks() -> None:
+    program = WITHOUT_NUMPY.format(arguments=["--help"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert all(f" {name} " in done.stdout for name in COMMANDS)
+    assert "Needs numpy: pip install 'tailgate[load]'" in done.stdout
+
+
 def test_emulated_replicas_need_no_further_packages() -> None:
     program = WITHOUT_NUMPY.format(arguments=["emulate", "--port", "0", "--profile", "nosuch"])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
