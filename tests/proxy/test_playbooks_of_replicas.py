@@ -338,6 +338,22 @@ def test_failure_log_line_says_replica_event_cause_and_next_step(
     assert [record.getMessage() for record in caplog.records if record.name == "tailgate.upstream"] == [line]
 
 
+def test_answers_that_are_not_http_get_one_log_line_a_minute(
+    play: Callable[..., Play], caplog: pytest.LogCaptureFixture
+) -> None:
+    played = play()
+    for wait_s in (0.0, 0.0, 60.0):
+        played(Wait(wait_s))
+        played.client = played.connect()
+        played(ASK)
+        played(FromReplica(b"SSH-2.0-OpenSSH\r\n", at=len(played.loop.wires)))
+    lines = [record.getMessage() for record in caplog.records if record.name == "tailgate.upstream"]
+    assert [line.partition("listens at ")[2] for line in lines] == [
+        "http://r1:8000",
+        "http://r1:8000 (1 more like it since the last line)",
+    ]
+
+
 def test_failures_are_counted_by_replica(play: Callable[..., Play]) -> None:
     played = play()(ASK, ReplicaCloses(error=ConnectionResetError()))
     assert played.meter.errors == [("r1", AttemptOutcome.RESET)]

@@ -4,7 +4,6 @@ the driver once.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from typing import Final
 
@@ -21,8 +20,6 @@ from gateway.wire.answers.events import StreamReader
 from gateway.wire.answers.failure import EngineError
 from gateway.wire.answers.model_name import ModelName
 from gateway.wire.answers.oddity import Oddity
-
-log = logging.getLogger("tailgate.upstream")
 
 MAX_ID_CHARS: Final = 128
 """An engine's longer id of an answer is cut for records."""
@@ -172,12 +169,11 @@ class HeldAnswer(AnswerReceiver):
         self._give_up(error.end)
 
     def _warn_truncated(self, cause: str) -> None:
-        log.warning(
-            "replica %s broke off an answer after %d tokens: %s; the request goes to another replica, or its client "
-            "gets an error: see the engine's log",
+        self.upstream.oddities.broken(
             self.upstream.spec.name,
-            self.seen,
             cause,
+            f"broke off an answer after {self.seen} tokens: {cause}; the request goes to another replica, or its "
+            "client gets an error: see the engine's log",
         )
 
     def _give_up(self, end: AttemptOutcome) -> None:

@@ -1,4 +1,4 @@
-"""Reports odd answers of replicas: each is counted, and a few of them are logged."""
+"""Reports odd and broken answers of replicas. A few of each kind are logged."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ class Oddities:
     def __init__(self, counter: OddityCounter, clock: Callable[[], float]) -> None:
         self._counter = counter
         self._sampler = LogSampler(clock)
+
+    def broken(self, replica: str, kind: str, said: str) -> None:
+        """Log an answer that failed; the controller counts it. `said`: the line after the replica's name."""
+        left_out = self._sampler.take(f"{kind} {replica}")
+        if left_out is not None:
+            log.warning("replica %s %s%s", replica, said, more(left_out))
 
     def tell(self, pool: str, replica: str, kind: Oddity, detail: str) -> None:
         """Count one odd answer. `detail`: what was odd, without quoting a request or an answer."""

@@ -76,10 +76,9 @@ class ReplicaConnections(ConnectionOwner):
         clock: Callable[[], float],
         lists: ModelLists | None = None,
     ) -> None:
-        super().__init__(spec, clock)
+        super().__init__(spec, clock, oddities)
         self._lists = lists
         self.pool = pool
-        self._oddities = oddities
         self.takes_stream_options = True
         """Whether the replica accepts `stream_options`. Azure's OpenAI and Mistral's API refuse them."""
         self.graces: Deadline[AnswerReceiver] = Deadline(GRACE_S, _grace_over, _broke)
@@ -154,7 +153,7 @@ class ReplicaConnections(ConnectionOwner):
 
     def odd(self, kind: Oddity, detail: str) -> None:
         """Count an odd answer, and perhaps log it."""
-        self._oddities.tell(self.pool.name, self.spec.name, kind, detail)
+        self.oddities.tell(self.pool.name, self.spec.name, kind, detail)
 
     def lost(self) -> None:
         """The replica closed or refused a connection."""

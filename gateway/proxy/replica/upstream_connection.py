@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import socket
 from abc import ABC, abstractmethod
@@ -13,6 +12,7 @@ from typing import Final
 from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.results import AttemptOutcome, Callback
 from gateway.proxy.replica.framed import FramedConnection
+from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.receiver import AnswerReceiver
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.answer import (
@@ -20,8 +20,6 @@ from gateway.wire.http.answer import (
     LargeHeadError,
 )
 from gateway.wire.http.framing import FramingError
-
-log = logging.getLogger("tailgate.upstream")
 
 # Size in bytes of the receive buffer of connections with a stream; Linux doubles it. uvloop reads up to 256 kB at once,
 # and all of it would be kept here while the client is slow. A stream needs less than this per round trip. Whole answers
@@ -37,9 +35,10 @@ are enough. A connection without its end is closed: its next bytes could not be 
 class ConnectionOwner(ABC):
     """The part of the owner of a replica's connections that a connection uses."""
 
-    def __init__(self, spec: ReplicaSpec, clock: Callable[[], float]) -> None:
+    def __init__(self, spec: ReplicaSpec, clock: Callable[[], float], oddities: Oddities) -> None:
         self.spec = spec
         self.clock = clock
+        self.oddities = oddities
 
     @abstractmethod
     def release(self, connection: UpstreamConnection) -> None:
@@ -171,12 +170,11 @@ class UpstreamConnection(FramedConnection):
             self._lost(AttemptOutcome.UNREADABLE)
         except FramingError as exc:
             spec = self.upstream.spec
-            log.warning(
-                "replica %s sent an answer that is not HTTP: %s; the request goes to another replica, or fails: "
-                "check that an engine listens at %s",
+            self.upstream.oddities.broken(
                 spec.name,
-                exc,
-                spec.url,
+                "not HTTP",
+                f"sent an answer that is not HTTP: {exc}; the request goes to another replica, or fails: "
+                f"check that an engine listens at {spec.url}",
             )
             self._lost(AttemptOutcome.TRUNCATED)
 
