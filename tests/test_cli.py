@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import gateway.cli.serve
 import gateway.process
 from gateway.cli.app import app
 from gateway.core.policy import Policy
@@ -308,6 +309,7 @@ class TestServe:
             return 7
 
         monkeypatch.setattr(gateway.process, "serve", serve)
+        monkeypatch.setattr(gateway.cli.serve, "begin_with_seed", lambda _: None)  # it would replace this process
         return calls
 
     def test_serve_takes_a_policy_and_settings_from_options(self, served: list[Any], policy: Path) -> None:
