@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import jsonschema
+import typer.main
 
 from gateway.policy.load import load
 from gateway.policy.sections.units import seconds
 from gateway.settings import PREFIX, Settings
+from loadtests.__main__ import app as loadtests
 
 from .files import DEPLOY, ROOT, read_yaml
 
@@ -28,14 +31,18 @@ SERVICE = {
         "build": {
             "type": "object",
             "additionalProperties": False,
-            "properties": {"context": {"type": "string"}, "dockerfile": {"type": "string"}},
+            "properties": {
+                "context": {"type": "string"},
+                "dockerfile": {"type": "string"},
+                "args": {"type": "object", "additionalProperties": {"type": "string"}},
+            },
         },
         "command": STRINGS,
         "ports": STRINGS,
         "environment": {"type": "object", "additionalProperties": {"type": "string"}},
         "volumes": STRINGS,
         "ipc": {"enum": ["host"]},
-        "restart": {"enum": ["unless-stopped"]},
+        "restart": {"enum": ["unless-stopped", "no"]},
         "healthcheck": {
             "type": "object",
             "required": ["test"],
@@ -56,6 +63,8 @@ SERVICE = {
         "deploy": {"type": "object"},
         "profiles": STRINGS,
         "user": {"type": "string"},
+        "depends_on": STRINGS,
+        "working_dir": {"type": "string"},
     },
 }
 SHAPE = {
@@ -136,3 +145,23 @@ def test_the_profile_with_a_store_has_a_second_gateway_and_the_store_that_the_co
     assert urlsplit(url).hostname == "valkey"
     ports = [port.split(":")[1] for service in FILE["services"].values() for port in service.get("ports", ())]
     assert len(ports) == len(set(ports))
+
+
+def test_load_test_has_the_packages_the_policy_and_options_that_exist_and_is_started_by_the_line_of_the_comment() -> (
+    None
+):
+    service = FILE["services"]["loadtest"]
+    assert service["profiles"] == ["loadtest"]
+    (lock,) = service["build"]["args"].values()
+    assert "numpy==" in (ROOT / lock).read_text()
+    first, second, *options = service["command"]
+    assert (first, second) == ("load", "run")
+    run = cast(Any, typer.main.get_command(loadtests)).get_command(None, "run")
+    given = dict(option.split("=", 1) for option in options)
+    assert set(given) <= {name for parameter in run.params for name in parameter.opts}
+    assert urlsplit(given["--target"]).netloc == f"{service['depends_on'][0]}:{Settings().port}"
+    assert service["volumes"] == GATEWAY["volumes"]
+    assert given["--policy"].startswith(service["volumes"][0].split(":")[1])
+    (line,) = re.findall(r"docker compose .* run .*", COMPOSE.read_text())
+    assert line.split()[-1] == "loadtest"
+    assert f'--volume "$PWD:{service["working_dir"]}"' in line
