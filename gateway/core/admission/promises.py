@@ -135,11 +135,10 @@ class Promises:
         doubt = Doubt(is_known and forecast.breach > offer.max_breach)
         if doubt.is_likely_missed or not request.stream:
             return doubt
-        waits = forecast.wait_s > 0.0
         for judge in self._judges.get(request.tier.name, ()):
             late = self._late(offer, forecast, judge)
             doubt.late.append(late)
-            if not judge.admits(late, waits, forecast.at):
+            if not judge.admits(late, forecast.at):
                 doubt.broken = judge
                 break
         return doubt

@@ -8,11 +8,8 @@ yet:
 
 A new request that is late with probability p adds p to the left side and 1 to the right count. It is admitted if the
 inequality still holds. It is also admitted if p <= allowed: admitting such requests repairs a broken percentile,
-refusing them does not. So under overload the queue stays as short as the tightest percentile needs.
-
-All waiting requests wait for the same replicas, so they are late together: one queue would use up all late answers that
-are still allowed. So the highest percentile admits a request that would wait only if p <= allowed. It counts a
-refusal after a wait as late.
+refusing them does not. So under overload the queue stays as short as the tightest percentile needs. The highest
+percentile counts a refusal after a wait as late.
 
 p is the forecast probability times a margin. The margin is the only thing that is learned: with each answer,
 
@@ -105,14 +102,10 @@ class TtftJudge(Remembering):
         """The forecast probability `p` (0-1), corrected by the margin."""
         return min(1.0, self.margin * p)
 
-    def admits(self, p: float, waits: bool, now: float) -> bool:
-        """Whether one more request may be admitted. `p` (0-1): P(it is late), corrected. `waits`: whether it would wait
-        in the gateway.
-        """
+    def admits(self, p: float, now: float) -> bool:
+        """Whether one more request may be admitted. `p` (0-1): P(it is late), corrected."""
         if p <= self.allowed or self.is_beyond():
             return True
-        if waits and self.highest:
-            return False
         kept = self._answers_decay.kept(now)
         count = kept * self._answers + self._admitted + 1.0
         return kept * self._late + self._expected + p <= self.allowed * count
