@@ -183,7 +183,7 @@ class Soak:
                 async with asyncio.timeout(self._random.uniform(0.0, 0.4) + 0.05):
                     body = self._body(stream=True)
                     async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
-                        async for _ in answer.aiter_raw():
+                        async for _piece in answer.aiter_raw():
                             if self._random.random() < 0.2:
                                 break
             except TimeoutError:
