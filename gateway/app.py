@@ -201,6 +201,8 @@ class Gateway:
         await self.reloads.begin()
         if self._state is not None:
             await self._state.begin()
+        if self.store is not None:
+            await self.store.begin()
         none: list[socket.socket] = []  # the API of a decider is served by its relays
         self._serving = [
             asyncio.create_task(each.serve(none if each is self._api and self.hub is not None else None))

@@ -253,11 +253,11 @@ class Controller(Inspector):
         return commands
 
     def share_limits(self, gateways: int, leases: Sequence[LimitLease], now: float) -> list[Command]:
-        """So many gateways, this one included, share strict slots and the limits of tenants. Each has an equal part, or
-        as much of a limit as its lease gives.
+        """So many gateways, this one included, share strict slots and limits; 0 if it is unknown: one strict slot then.
+        Each has an equal part, or as much of a limit as its lease gives.
         """
         commands = self._call.begin(now)
-        self.state.accounting.share(gateways, leases, self.policy.tiers, now)
+        self.state.accounting.share(gateways or 1, leases, self.policy.tiers, now)
         for pool in self.state.fleet.share(gateways, now):
             self.scheduler.pump(pool)
         return commands

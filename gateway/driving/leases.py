@@ -107,7 +107,7 @@ class Leases:
         """Those with a limit in use."""
         self._since = "-inf"
         """Time of the server up to which limits in use are known."""
-        self._gateways = self._told = 1
+        self._gateways, self._told = 1, 0
         """How many gateways share the limits, and how many the controller knows of."""
         self._whole: set[Tenancy] = set()
         """Tenants of whom the present round has all limits."""

@@ -30,5 +30,6 @@ def shared_store(
 
     store = Store(url, load, told)
     driver.demand = metrics.demand = TenantDemand()
+    driver.call(controller.share_limits, (0, ()))
     store.leases = Leases(store.name, driver.demand, controller.limit_uses, share, driver.clock)
     return store

@@ -15,6 +15,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -37,6 +38,8 @@ KEEP_S: Final = 60
 """The hash expires after this long without a write. A field that did not change for as long is deleted."""
 _SHARING_ROUNDS: Final = round(LEASE_S / INTERVAL_S)
 """A gateway that was heard in this many rounds has a part of each limit: its leases may still be good."""
+_HEARD_ROUNDS: Final = 3
+"""The second value of a gateway is the first that counts. It comes within so many rounds."""
 VERSION: Final = 1
 WRONG_URL: Final = (
     "--store: write redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path; in a password write %2F for "
@@ -153,10 +156,16 @@ class Store:
         self._failures = 0
         self._error = ""
         self._is_away = False
+        self._begun = asyncio.Event()
+
+    async def begin(self) -> None:
+        """Wait until the loads of all others are known, or the store has failed: one second at most."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._begun.wait(), RETRY_S)
 
     def view(self) -> StoreView:
         """The state of the store, for the admin pages and metrics."""
-        heard = 0 if self._is_away else self._heard(3)
+        heard = 0 if self._is_away else self._heard(_HEARD_ROUNDS)
         error = self._error or ("" if self.leases is None else self.leases.error)
         return StoreView(self.address, heard, self._failures, error)
 
@@ -240,6 +249,8 @@ class Store:
         if self._is_away:
             log.info("store: %s is back", self.address)
         self._is_away, self._error = False, ""
+        if self._reads >= _HEARD_ROUNDS:
+            self._begun.set()
 
     async def _failed(self, error: Exception) -> None:
         """Note why a round failed, and drop the connection: half an answer may be on it."""
@@ -253,6 +264,7 @@ class Store:
                 RETRY_S,
             )
         self._is_away = True
+        self._begun.set()
         await self._close()
 
     async def _close(self) -> None:

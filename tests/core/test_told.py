@@ -86,6 +86,15 @@ def test_strict_slots_are_divided_among_gateways() -> None:
     assert [story.replica(name).slots for name in ("r1", "r3")] == [2, 1]
 
 
+def test_gateway_that_does_not_know_how_many_there_are_uses_one_strict_slot() -> None:
+    strict = pool("p", "r1", slots=8, strict_slots=True)
+    story = play(policy(strict, pool("q", "r2", slots=8))).shares(0)
+    story.arrives("a").expect(dispatch("r1")).arrives("b").expect()
+    story.configured(policy(strict, pool("q", "r2", slots=8), pool("z", "r3", slots=5, strict_slots=True)))
+    assert [story.replica(name).slots for name in ("r1", "r2", "r3")] == [1, 8, 1]
+    story.shares(4).expect(dispatch("r1", of="b"))
+
+
 def test_loads_of_several_gateways_add_up() -> None:
     story = play(policy(pool("p", "r1", slots=3)))
     hears(story, "b", ReplicaLoad("r1", 1))

@@ -233,3 +233,33 @@ async def test_a_store_that_never_was_there_does_not_stop_the_gateway(
     assert "secret" not in str(view(gw))
     assert view(gw).address == "127.0.0.1:1"
     assert INTERVAL_S < 1.0
+
+
+@needs_store
+async def test_gateway_that_begins_without_its_store_uses_one_strict_slot_until_it_answers(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1, time_scale=0.05)
+    policy = rules(*fleet.urls, slots=None, pool="slots: {max: 8, strict: true}")
+    await store.kill()
+    one = await gateway(policy, store=store.url)
+    client, waiting = await connect(one.url), await connect(one.url)
+    client.send(chat(stream=True, max_tokens=4000))
+    assert (await client.head())[0] == 200
+    waiting.send(chat(max_tokens=1))
+    await until(lambda: queued(one) == 1)
+    await store.start()
+    assert (await waiting.response()).status == 200
+
+
+@needs_store
+async def test_gateway_knows_how_many_divide_strict_slots_before_it_serves(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1)
+    policy = rules(*fleet.urls, slots=None, pool="slots: {max: 8, strict: true}")
+    one, other = [await gateway(policy, store=store.url) for _ in range(2)]
+    assert view(other).gateways == 1
+    (pool,) = other.controller.state.fleet
+    assert (pool.gateways, pool.replicas[pool.spec.replicas[0].name].max_slots) == (2, 4)
+    await until(lambda: next(iter(one.controller.state.fleet)).gateways == 2)

@@ -41,7 +41,7 @@ class BoundedSlots(Slots[R]):
         """Time when a request was last queued, or exceeded the learned slots."""
         self.request_tokens = REQUEST_TOKENS  # price of a request in flight
         self.gateways = 1
-        """Gateways that share the replicas, this one included."""
+        """Gateways that share the replicas, this one included; 0 if that is unknown."""
         self._slots = 0
         self._reserved: dict[str, int] = {}
         self._worst = 0
@@ -81,11 +81,11 @@ class BoundedSlots(Slots[R]):
             case ReplicaState.PROBING:
                 return 1
             case _:
-                if self.spec.slots is None:
-                    return NO_MAX
+                slots = NO_MAX if self.spec.slots is None else self.spec.slots
                 if not self.spec.strict_slots:
-                    return self.spec.slots
-                return min(self.spec.slots, max(1, self.spec.slots // self.gateways) + replica.others.in_flight)
+                    return slots
+                share = max(1, slots // (self.gateways or NO_MAX))
+                return min(slots, share + replica.others.in_flight)
 
     def _slots_of(self, replica: R) -> int:
         """Slots of a replica by configured and learned bounds."""
