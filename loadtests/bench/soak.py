@@ -171,7 +171,7 @@ class Soak:
             return "streamed"
         return "whole" if is_json(answer.content) else "whole, but cut by the replica"
 
-    async def _leave(self, _: httpx.AsyncClient, request_id: str) -> str:
+    async def _leave(self, _shared: httpx.AsyncClient, request_id: str) -> str:
         """Leave before the answer, or in its middle.
 
         The client is its own, and is closed outside of the timeout: httpx forgets connections that a timeout cancels,
