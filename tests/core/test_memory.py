@@ -156,6 +156,14 @@ def changed(data: Any, path: tuple[Any, ...], odd: object) -> Any:
     return tuple(changed(item, path[1:], odd) if at == path[0] else item for at, item in enumerate(data))
 
 
+@pytest.mark.parametrize("odd", ["x", (1.0,), ("x",) * 14, (1.0,) * 13])
+def test_sums_in_another_form_are_not_added_to_others(odd: object) -> None:
+    story = play(fleet(4, PROMISED))
+    story.controller.recall(changed(TAUGHT, ("pools", "p", "costs", "ttft", "blocks"), (odd, odd)), 0.0, story.now)
+    Traffic(story, per_s=30.0).until(story.now + 10.0)
+    assert written(story)["pools"]["p"]["costs"]["ttft"]["blocks"]
+
+
 @settings(STEADY, max_examples=examples(100))
 @given(place=st.sampled_from(places(TAUGHT)[1:]), odd=ODD)
 def test_field_in_another_form_is_ignored_and_the_gateway_serves(place: tuple[Any, ...], odd: object) -> None:

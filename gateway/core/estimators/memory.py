@@ -47,14 +47,13 @@ class Remembering:
 
 
 def _in_form_of(mine: object, told: object) -> object:
-    """A copy of `told` in the form of `mine`; `mine` if it has another form. Lists must have the same length, unless
-    `mine` is empty.
-    """
+    """A copy of `told` in the form of `mine`; `mine` if it has another form. An empty list takes equal rows of floats."""
     if isinstance(mine, list | tuple) and isinstance(told, list | tuple):
-        if mine and len(mine) != len(told):
-            return mine
         rows = [list(item) if isinstance(item, list | tuple) else item for item in told]
-        if any(type(item) is not type(own) for own, item in zip(mine, rows, strict=False)):
+        forms = [_form_of(item) for item in rows]
+        if mine and forms != [_form_of(item) for item in mine]:
+            return mine
+        if not mine and (len({*forms}) > 1 or {float}.union(*forms) - {list, float}):
             return mine
         return tuple(rows) if isinstance(mine, tuple) else rows
     if isinstance(mine, bool):  # first: compiled code makes an int of what it takes for one
@@ -64,6 +63,10 @@ def _in_form_of(mine: object, told: object) -> object:
     if mine is None or isinstance(mine, float):
         return float(told) if isinstance(told, int | float) else mine
     return mine
+
+
+def _form_of(item: object) -> tuple[type, ...]:
+    return (list, *map(type, item)) if isinstance(item, list) else (type(item),)
 
 
 def objects_in(memory: object) -> Mapping[str, object]:

@@ -42,6 +42,10 @@ class NonNegative(Remembering):
     def remembered(self) -> tuple[str, ...]:
         return "coefficients", "samples", "_blocks"
 
+    def recall(self, memory: object, shift_s: float) -> None:
+        super().recall(memory, shift_s)
+        self._blocks = [sums for sums in self._blocks if len(sums) == len(self._sum_up())]
+
     def predict(self, a: float, b: float, c: float) -> float:
         """The fitted value for these features."""
         c0, c1, c2, c3 = self.coefficients
