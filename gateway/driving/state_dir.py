@@ -64,9 +64,9 @@ class StateDir:
         """The state that was written last; None if there is none, or none that can be read."""
         try:
             read_seed(self._seed.parent)
-        except HashSeedError as error:
+        except HashSeedError as odd:
             log.error(
-                "%s %s; homes of conversations are forgotten at every restart until it is moved away", self._seed, error
+                "%s %s; homes of conversations are forgotten at every restart until it is moved away", self._seed, odd
             )
         try:
             return state_from_bytes(self.path.read_bytes())
