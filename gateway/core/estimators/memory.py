@@ -47,7 +47,7 @@ class Remembering:
 
 
 def _in_form_of(mine: object, told: object) -> object:
-    """A copy of `told` in the form of `mine`; `mine` if it has another form. An empty list takes equal rows of floats."""
+    """A copy of `told` in the form of `mine`; `mine` if it has another. An empty list takes equal rows of floats."""
     if isinstance(mine, list | tuple) and isinstance(told, list | tuple):
         rows = [list(item) if isinstance(item, list | tuple) else item for item in told]
         forms = [_form_of(item) for item in rows]
