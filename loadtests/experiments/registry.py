@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from loadtests.experiments.affinity import affinity
 from loadtests.experiments.autoscale import autoscale
+from loadtests.experiments.backlog import backlog
 from loadtests.experiments.batch import batch
 from loadtests.experiments.calibration import calibration
 from loadtests.experiments.cancel_churn import cancel_churn
@@ -49,6 +50,7 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "one-tier": one_tier,
     "tiers": tiers,
     "batch": batch,
+    "backlog": backlog,
     "real-traces": real_traces,
     "calibration": calibration,
     "hold-depth": hold_depth,
