@@ -166,8 +166,8 @@ class Store:
     def view(self) -> StoreView:
         """The state of the store, for the admin pages and metrics."""
         heard = 0 if self._is_away else self._heard(_HEARD_ROUNDS)
-        error = self._error or ("" if self.leases is None else self.leases.error)
-        return StoreView(self.address, heard, self._failures, error)
+        of_limit = "" if self.leases is None else self.leases.error
+        return StoreView(self.address, heard, self._failures, self._error, of_limit)
 
     def _heard(self, rounds: int) -> int:
         """Gateways that told their load in the last successful rounds."""

@@ -70,6 +70,9 @@ def _store_away(store: StoreView | None) -> Iterator[Headline]:
     if store is not None and store.error:
         what = "this gateway has an equal share of each limit, and knows no loads of others"
         yield Headline(Level.WARN, "the store is away", None, f"{store.address}: {store.error}; {what}")
+    elif store is not None and store.limit_error:
+        what = "its tenant has an equal share of it at each gateway; loads and other limits are shared"
+        yield Headline(Level.WARN, "a limit is not shared", None, f"{store.address}: {store.limit_error}; {what}")
 
 
 def _unserved(snapshot: Snapshot, unhealthy: Unhealthy, tiers: Sequence[TierFacts], now: float) -> Iterator[Headline]:

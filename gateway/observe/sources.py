@@ -73,7 +73,9 @@ class RelayView:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """State of the store that gateways share. `error`: why it is away; empty while it is not."""
+    """State of the store that gateways share. `error`: why it is away; empty while it is not. `limit_error`: why one
+    limit of a tenant cannot be leased; empty if all can be.
+    """
 
     address: str
     gateways: int
@@ -81,6 +83,7 @@ class StoreView:
     failures: int
     """Rounds that failed since the start."""
     error: str
+    limit_error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,5 +142,9 @@ def test_headline_of_a_store_that_is_away_names_its_error_and_what_follows() -> 
     (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, store)
     assert (found.level, found.what) == (Level.WARN, "the store is away")
     assert found.details.startswith("valkey:6379: Connection refused; this gateway has an equal share of each limit")
+    one_limit = replace(store, error="", limit_error="limit x: WRONGTYPE")
+    (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, one_limit)
+    assert (found.level, found.what) == (Level.WARN, "a limit is not shared")
+    assert found.details.startswith("valkey:6379: limit x: WRONGTYPE; its tenant has an equal share of it at each")
     (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, replace(store, error=""))
     assert found.level is Level.IDLE

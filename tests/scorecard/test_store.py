@@ -13,7 +13,9 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
+from gateway.core.policy import ANONYMOUS, LimitKind
 from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
+from gateway.driving.leases import key_of
 from gateway.driving.store import INTERVAL_S, KEY, Store, StoreError, load_from_bytes, load_to_bytes
 from gateway.observe.sources import StoreView
 from tests.stores import RealStore, needs_store, real_store
@@ -263,3 +265,22 @@ async def test_gateway_knows_how_many_divide_strict_slots_before_it_serves(
     (pool,) = other.controller.state.fleet
     assert (pool.gateways, pool.replicas[pool.spec.replicas[0].name].max_slots) == (2, 4)
     await until(lambda: next(iter(one.controller.state.fleet)).gateways == 2)
+
+
+@needs_store
+async def test_limit_with_a_key_of_the_wrong_type_is_told_apart_from_a_store_that_is_away(
+    gateway: GatewayFactory, emulator: EmulatorFactory, connect: Connect, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=1)
+    key = key_of((ANONYMOUS, "free", LimitKind.REQUESTS))
+    await store.tell("SET", key, "text")
+    gw = await gateway(rules(*fleet.urls, tier="limits: {requests: 100/min}"), store=store.url)
+    client = await connect(gw.url)
+    assert (await client.ask(chat(max_tokens=1))).status == 200
+    await until(lambda: view(gw).limit_error)
+    assert (view(gw).error, view(gw).failures) == ("", 0)
+    async with httpx.AsyncClient() as admin:
+        state = (await admin.get(f"{gw.admin_url}/admin/state")).json()
+    assert "a limit is not shared" in [each["what"] for each in state["headlines"]]
+    await store.tell("DEL", key)
+    await until(lambda: not view(gw).limit_error)

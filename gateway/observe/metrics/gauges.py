@@ -170,7 +170,12 @@ class ProcessFamilies:
             )
         store = self._sources.store()
         if store is not None:
-            yield gauge("tailgate_store_up", "1 while the store can be used.", (), _one(not store.error))
+            yield gauge(
+                "tailgate_store_up",
+                "1 while the store, and every limit in it, can be used.",
+                (),
+                _one(not (store.error or store.limit_error)),
+            )
             yield gauge("tailgate_store_gateways", "Other gateways that tell their loads.", (), _one(store.gateways))
         yield gauge(
             "tailgate_loop_lag_seconds",
