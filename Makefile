@@ -12,7 +12,7 @@ LIGHT_STAMP := $(NODE)/node_modules/.light
 # For two cores: tests of processes wait for each other.
 WORKERS := 3
 
-.PHONY: help setup dev run free-ports scenario test test-long lint bench soak wheel release site test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
+.PHONY: help setup dev run free-ports scenario headline test test-long lint bench soak wheel release site test-interpreted compiled experiments test-vllm test-clients node-clients lock schema clean
 
 help:  ## What there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ free-ports:  # First, because a taken port is no news that one should wait for u
 
 scenario: compiled  ## Something goes wrong in front of a fleet: make scenario NAME=overload; without a name, all are listed
 	@$(BIN)/tailgate load scenario $(NAME) $(ARGS)
+
+headline: compiled  ## The picture of README.md, played live: an overload behind nginx and behind tailgate; six minutes
+	@$(BIN)/python -m loadtests.scenarios.headline docs/results
 
 test: compiled $(DEV_STAMP)  ## The tests but for the long ones, over what everyone runs: compiled if possible; PYTEST_ARGS="-k name"
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
