@@ -43,7 +43,7 @@ def scenario() -> ScenarioFile:
 
 def table(played: Played) -> str:
     """A row for each test, as Markdown."""
-    rows = [COLUMNS]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for (contender, _), of in played.reports.items():
         totals, ttft = of["totals"], of["tiers"][TIER]["latencies"]["ttft"]["p99"]
         figures = (totals["offered_per_s"], totals["answered_per_s"], totals["good_per_s"], ttft)
