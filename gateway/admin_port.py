@@ -22,6 +22,7 @@ from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.requests.records import RequestRecords
+from gateway.observe.requests.ring import sent_for
 from gateway.observe.sources import Discovered, RelayView, Sources, Watched
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
@@ -114,9 +115,10 @@ class AdminPort:
     def _connections(self) -> int:
         return self.limits.connections + sum(relay.connections for relay in self._relays())
 
-    def _under_way(self, client_id: str) -> list[RequestState]:
+    def _under_way(self, given: str) -> list[RequestState]:
+        names = (given, *sent_for(given))
         requests = self.controller.state.requests.values()
-        return [state for state in requests if state.request.origin.request_id == client_id]
+        return [state for state in requests if state.request.origin.request_id in names]
 
     def _relays(self) -> list[RelayView]:
         loads = [] if self.hub is None else self.hub.loads()

@@ -116,7 +116,7 @@ class Sources:
     """The monotonic clock of the request path."""
     history: LastHour
     under_way: Callable[[str], Sequence[RequestState]]
-    """Requests under way that clients know by an id."""
+    """Requests under way that clients know by an id, or replicas."""
     usage: UsageLedger | None = None
     """The ledger; None if no usage is kept."""
     access_log_dropped: Callable[[], int] = int

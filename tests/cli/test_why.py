@@ -99,6 +99,9 @@ async def test_request_under_way_says_where_it_is_and_what_came_before(rig: Rig)
     lines = await rig.lines("slow-one")
     assert re.fullmatch(r"slow-one, under way for [\d.]+ m?s: sent to r1, no token yet", lines["request"])
     assert lines["decision"].startswith("no-objective")
+    sent_as = replica.requests[0].header("x-request-id")
+    assert sent_as is not None
+    assert (await rig.lines(f"chatcmpl-{sent_as}"))["request"].startswith("slow-one, under way")
     assert lines["attempt"].startswith("to r1 (pool main) at 0 ms, under-way at ")
     replica.fault(None)
     assert (await asking).status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from gateway.core.history import EarlyRefusal
@@ -63,12 +64,9 @@ class RequestRing:
         `given` may also be an id that a replica knows: that of an attempt, or of an answer.
         """
         found = self.latest(lambda one: one.request_id == given or _answered(one, given), MAX_FOUND)
-        sent = _SENT_AS.fullmatch(given)
-        if found or sent is None:
-            return found
-        whole, rest = f"{sent[1] or ''}{sent[2]}", sent[2]
-        found = self.latest(lambda one: one.request_id == whole, MAX_FOUND)
-        return found or self.latest(lambda one: one.request_id == rest, MAX_FOUND)
+        for name in sent_for(given):
+            found = found or self.latest(partial(_is_named, name), MAX_FOUND)
+        return found
 
     def latest(self, wanted: Callable[[Found], bool], count: int) -> list[Found]:
         """The latest `count` records that are wanted, the latest first."""
@@ -76,9 +74,19 @@ class RequestRing:
         return sorted(filter(wanted, every), key=ended_at, reverse=True)[:count]
 
 
+def sent_for(given: str) -> tuple[str, ...]:
+    """Ids of the client's request, the likelier first, if `given` may be the id of an attempt in a replica's log."""
+    sent = _SENT_AS.fullmatch(given)
+    return () if sent is None else (f"{sent[1] or ''}{sent[2]}", sent[2])
+
+
 def ended_at(one: Found) -> float:
     """When the request ended, by the monotonic clock."""
     return one.ended_at if isinstance(one, RequestRow) else one.at
+
+
+def _is_named(name: str, one: Found) -> bool:
+    return one.request_id == name
 
 
 def _answered(one: Found, answer_id: str) -> bool:

@@ -163,3 +163,13 @@ def test_file_that_is_no_database_is_an_error_that_names_it(tmp_path: Path) -> N
     path.write_text("not a database, but long enough to be read as one" * 100)
     with pytest.raises(UsageError, match=str(path)):
         UsageDatabase(path)
+
+
+def test_time_of_replicas_that_several_gateways_saw_counts_once_an_hour(tmp_path: Path) -> None:
+    seen = {"a.db": {(10, "main"): 7200.0, (11, "main"): 1800.0}, "b.db": {(10, "main"): 3600.0, (12, "main"): 3600.0}}
+    for name, fleet in seen.items():
+        database = UsageDatabase(tmp_path / name)
+        database.add({}, fleet)
+        database.close()
+    found: Any = report([tmp_path / name for name in seen], Question((), *EVER), None)["fleet"]
+    assert found["replica_hours"] == 2.0 + 0.5 + 1.0
