@@ -169,8 +169,7 @@ class HeldAnswer(AnswerReceiver):
         self._give_up(error.end)
 
     def _warn_truncated(self, cause: str) -> None:
-        self.upstream.oddities.broken(
-            self.upstream.spec.name,
+        self.upstream.broken(
             cause,
             f"broke off an answer after {self.seen} tokens: {cause}; the request goes to another replica, or its "
             "client gets an error: see the engine's log",

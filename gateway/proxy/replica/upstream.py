@@ -76,9 +76,10 @@ class ReplicaConnections(ConnectionOwner):
         clock: Callable[[], float],
         lists: ModelLists | None = None,
     ) -> None:
-        super().__init__(spec, clock, oddities)
+        super().__init__(spec, clock)
         self._lists = lists
         self.pool = pool
+        self._oddities = oddities
         self.takes_stream_options = True
         """Whether the replica accepts `stream_options`. Azure's OpenAI and Mistral's API refuse them."""
         self.graces: Deadline[AnswerReceiver] = Deadline(GRACE_S, _grace_over, _broke)
@@ -153,7 +154,10 @@ class ReplicaConnections(ConnectionOwner):
 
     def odd(self, kind: Oddity, detail: str) -> None:
         """Count an odd answer, and perhaps log it."""
-        self.oddities.tell(self.pool.name, self.spec.name, kind, detail)
+        self._oddities.tell(self.pool.name, self.spec.name, kind, detail)
+
+    def broken(self, kind: str, said: str) -> None:
+        self._oddities.broken(self.spec.name, kind, said)
 
     def lost(self) -> None:
         """The replica closed or refused a connection."""

@@ -12,7 +12,6 @@ from typing import Final
 from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.results import AttemptOutcome, Callback
 from gateway.proxy.replica.framed import FramedConnection
-from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.receiver import AnswerReceiver
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.http.answer import (
@@ -35,10 +34,9 @@ are enough. A connection without its end is closed: its next bytes could not be 
 class ConnectionOwner(ABC):
     """The part of the owner of a replica's connections that a connection uses."""
 
-    def __init__(self, spec: ReplicaSpec, clock: Callable[[], float], oddities: Oddities) -> None:
+    def __init__(self, spec: ReplicaSpec, clock: Callable[[], float]) -> None:
         self.spec = spec
         self.clock = clock
-        self.oddities = oddities
 
     @abstractmethod
     def release(self, connection: UpstreamConnection) -> None:
@@ -55,6 +53,10 @@ class ConnectionOwner(ABC):
     @abstractmethod
     def odd(self, kind: Oddity, detail: str) -> None:
         """Count an odd answer."""
+
+    @abstractmethod
+    def broken(self, kind: str, said: str) -> None:
+        """An answer failed. `said`: how, for the log."""
 
 
 class UpstreamConnection(FramedConnection):
@@ -169,12 +171,10 @@ class UpstreamConnection(FramedConnection):
             self.upstream.odd(Oddity.LARGE_HEAD, str(large))
             self._lost(AttemptOutcome.UNREADABLE)
         except FramingError as exc:
-            spec = self.upstream.spec
-            self.upstream.oddities.broken(
-                spec.name,
+            self.upstream.broken(
                 "not HTTP",
                 f"sent an answer that is not HTTP: {exc}; the request goes to another replica, or fails: "
-                f"check that an engine listens at {spec.url}",
+                f"check that an engine listens at {self.upstream.spec.url}",
             )
             self._lost(AttemptOutcome.TRUNCATED)
 
