@@ -17,6 +17,8 @@ class QuotaClock:
         self._driver = driver
         self._unix_s = unix_s
         self._day = ""
+        self._told: set[str] = set()
+        """Names of all windows so far. If the clock steps back, none is opened again: it would be granted twice."""
 
     def step(self, now: float) -> None:
         """Tell the windows if they have changed. Called at the start, and then every second."""
@@ -29,4 +31,7 @@ class QuotaClock:
         next_month = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
         ends = [now + end.timestamp() - unix_s for end in (tomorrow, next_month)]
         windows = QuotaWindow("day", self._day, ends[0]), QuotaWindow("month", f"{today:%Y-%m}", ends[1])
-        self._driver.call(self._driver.controller.open_windows, (windows,))
+        new = tuple([window for window in windows if window.name not in self._told])
+        self._told.update([window.name for window in new])
+        if new:
+            self._driver.call(self._driver.controller.open_windows, (new,))

@@ -6,12 +6,19 @@ import asyncio
 from datetime import UTC, datetime
 from random import Random
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gateway.core.journal.recorder import Recorded, Told
+from gateway.core.policy import LimitKind, Limits, Quota
+from gateway.core.queueing.limits import Tenants
 from gateway.core.sample import QuotaWindow
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.quota_clock import QuotaClock
 from gateway.observe.metrics.metrics import Metrics
 from tests.core.made import policy, pool, tier
+
+DAY_S = 86400.0
 
 
 async def test_windows_are_told_once_and_again_when_the_date_has_changed() -> None:
@@ -32,3 +39,40 @@ async def test_windows_are_told_once_and_again_when_the_date_has_changed() -> No
         (QuotaWindow("day", "2026-12-31", 1060.0), QuotaWindow("month", "2026-12", 1060.0)),
         (QuotaWindow("day", "2027-01-01", 1060.0 + day), QuotaWindow("month", "2027-01", 1060.0 + month)),
     ]
+
+
+QUOTAS = Limits(quotas=(Quota(LimitKind.REQUESTS_DAY, "day", 3.0), Quota(LimitKind.REQUESTS_MONTH, "month", 7.0)))
+
+
+@given(st.lists(st.tuples(st.floats(-40 * DAY_S, 40 * DAY_S), st.integers(0, 5)), max_size=12))
+async def test_no_day_or_month_is_granted_twice_whatever_the_clock_does(steps: list[tuple[float, int]]) -> None:
+    """At each step the clock is put on or back, and requests come."""
+    unix_s, now = datetime(2026, 11, 30, 23, 59, tzinfo=UTC).timestamp(), 1000.0
+    rules = policy(pool("p", "r1", slots=1000), tier("std", limits=QUOTAS))
+    told: list[Told] = []
+    driver = LocalDriver(
+        Recorded(rules, Random(1), told.append), Metrics(rules), asyncio.get_running_loop(), lambda: now
+    )
+    clock = QuotaClock(driver, lambda: unix_s)
+    tenants = Tenants()
+    days: set[str] = set()
+    months: set[str] = set()
+    granted = 0
+    for moved_s, asked in [(0.0, 5), *steps]:
+        unix_s, now = max(0.0, unix_s + moved_s), now + 1.0
+        before = len(told)
+        clock.step(now)
+        for _, (windows, _), _ in told[before:]:
+            tenants.open_windows(windows, rules.tiers, now)
+        date = datetime.fromtimestamp(unix_s, UTC)
+        days.add(f"{date:%Y-%m-%d}")
+        months.add(f"{date:%Y-%m}")
+        for _ in range(asked):
+            use = tenants.of("acme", rules.tiers["std"], now)
+            if use.check(1, now) is None:
+                use.take(1, now)
+                granted += 1
+    driver.close()
+    names = [window.name for _, (windows, _), _ in told for window in windows]
+    assert sorted(names) == sorted(days | months), "each window that the clock ever showed was opened, once"
+    assert granted <= min(3 * len(days), 7 * len(months))
