@@ -77,10 +77,12 @@ class Gateway:
         policy: Policy,
         policy_path: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        unix_s: Callable[[], float] = time.time,
         relays: FrameClock | None = None,
     ) -> None:
-        """`clock`: returns the time in seconds, for all parts. Timers are those of the event loop. `relays`: the clock
-        of a decider, whose relays serve the API; None if this process serves it.
+        """`clock`: returns the time in seconds, for all parts. Timers are those of the event loop. `unix_s`: the Unix
+        time, for days of quotas. `relays`: the clock of a decider, whose relays serve the API; None if this process
+        serves it.
         """
         clock = clock if relays is None else relays.read
         self.settings = settings
@@ -107,7 +109,7 @@ class Gateway:
         self.hub: RelayHub | None = None
         load = partial(self.controller.load, STEP_S)
         self.history = LastHour(self.metrics, load, self.controller.snapshot)
-        quotas = QuotaClock(self.driver, time.time)
+        quotas = QuotaClock(self.driver, unix_s)
         quotas.step(clock())
         steps: tuple[Callable[[float], None], ...] = (*api.steps, self.history.sample, quotas.step)
         if relays is not None:

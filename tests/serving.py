@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from gateway.app import Gateway
@@ -18,7 +18,7 @@ GatewayFactory = Callable[..., Awaitable[Gateway]]
 
 @asynccontextmanager
 async def gateways() -> AsyncIterator[GatewayFactory]:
-    """`await start(policy, clock, **settings)`: a serving gateway, with a policy as YAML or compiled.
+    """`await start(policy, clock, unix_s, **settings)`: a serving gateway, with a policy as YAML or compiled.
 
     An exception in a callback of the event loop fails the test.
     """
@@ -26,11 +26,16 @@ async def gateways() -> AsyncIterator[GatewayFactory]:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     async with AsyncExitStack() as stack:
 
-        async def start(policy: str | Policy, clock: Callable[[], float] = monotonic, **settings: Any) -> Gateway:
+        async def start(
+            policy: str | Policy,
+            clock: Callable[[], float] = monotonic,
+            unix_s: Callable[[], float] = time,
+            **settings: Any,
+        ) -> Gateway:
             if isinstance(policy, str):
                 policy = load_text(policy, "policy.yaml", {})
             given = {"port": 0, "admin_port": 0, "drain_deadline_s": 0.0} | settings
-            gw = await stack.enter_async_context(Gateway(Settings(**given), policy, clock=clock))
+            gw = await stack.enter_async_context(Gateway(Settings(**given), policy, clock=clock, unix_s=unix_s))
             stack.callback(_hurry, gw)
             return gw
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
@@ -23,6 +24,8 @@ from .raw import chat
 from .test_several_processes import seen, two_relays
 from .waiting import until
 
+NOON = datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()
+"""A time by which no test crosses a midnight."""
 BODY = chat(max_tokens=1).split(b"\r\n\r\n", 1)[1]
 
 
@@ -94,13 +97,13 @@ async def test_a_quota_survives_a_restart_in_the_state_directory(emulator: Emula
     policy = load_text(rules(*fleet.urls, tier="limits: {requests: [100/min, 5/day]}"), "policy.yaml", {})
     for expected in ({200: 3}, {200: 2, 429: 1}, {429: 3}):
         settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, state_dir=tmp_path)
-        async with Gateway(settings, policy) as gw:
+        async with Gateway(settings, policy, unix_s=lambda: NOON) as gw:
             assert await ask(gw, each=3) == expected
-    async with httpx.AsyncClient() as client, Gateway(settings, policy) as gw:
+    async with httpx.AsyncClient() as client, Gateway(settings, policy, unix_s=lambda: NOON) as gw:
         answer = await client.post(f"{gw.url}/v1/chat/completions", content=BODY)
         state = (await client.get(f"{gw.admin_url}/admin/state")).json()
     assert answer.json()["error"]["code"] == "insufficient_quota"
-    assert 0 < int(answer.headers["retry-after"]) <= 86400
+    assert int(answer.headers["retry-after"]) == pytest.approx(43200, abs=60)
     assert state["tenants"][0]["quotas"] == [{"limit": "requests-day", "amount": 5.0, "left": 0.0}]
 
 
@@ -110,10 +113,10 @@ async def test_a_quota_survives_a_restart_in_the_store(
 ) -> None:
     fleet = await emulator(replicas=1)
     policy = rules(*fleet.urls, tier="limits: {requests: 5/day}")
-    one = await gateway(policy, store=store.url)
+    one = await gateway(policy, unix_s=lambda: NOON, store=store.url)
     assert (await ask(one, each=5)) == {200: 5}
     await one.drain()
-    later = await gateway(policy, store=store.url)
+    later = await gateway(policy, unix_s=lambda: NOON, store=store.url)
     await until(lambda: quota_left(later) == 0.0)
     assert (await ask(later, each=3)) == {429: 3}
 
