@@ -35,7 +35,7 @@ from gateway.fleet.wake import Waker
 from gateway.fleet.watch import FleetWatcher
 from gateway.listener import Listener, listener
 from gateway.observe.admin import MAX_BODY_BYTES, Access
-from gateway.observe.console.history import STEP_S, LastHour
+from gateway.observe.console.history import STEP_S, LastHour, ReplicaCaches
 from gateway.observe.exporters import metric_exporter
 from gateway.observe.journal.writer import Journal
 from gateway.observe.metrics.exposition import registry
@@ -108,7 +108,7 @@ class Gateway:
         little = Little(self.metrics, self._held_s, clock())
         self.hub: RelayHub | None = None
         load = partial(self.controller.load, STEP_S)
-        self.history = LastHour(self.metrics, load, self.controller.snapshot)
+        self.history = LastHour(self.metrics, load, self._caches)
         quotas = QuotaClock(self.driver, unix_s)
         quotas.step(clock())
         steps: tuple[Callable[[float], None], ...] = (*api.steps, self.history.sample, quotas.step)
@@ -279,6 +279,12 @@ class Gateway:
             await self._metric_exporter.aclose()
         if self.journal is not None:
             await self.journal.aclose()
+
+    def _caches(self) -> Iterator[ReplicaCaches]:
+        for pool in self.controller.state.fleet:
+            for name, replica in pool.replicas.items():
+                kv = None if replica.sample is None else replica.sample.kv_fraction
+                yield pool.spec.name, name, kv, replica.cache.evidence.hit_rate
 
     def _held_s(self, now: float) -> dict[str, float]:
         """By pool, the seconds that requests have been held, by the count of the connections of all processes."""

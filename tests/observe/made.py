@@ -237,5 +237,5 @@ SOURCES = Sources(
     ),
     now=lambda: 130.0,
     under_way=lambda _: [],
-    history=LastHour(Metrics(POLICY), lambda _: GatewayLoad(5.0), lambda _: SNAPSHOT),
+    history=LastHour(Metrics(POLICY), lambda _: GatewayLoad(5.0), tuple),
 )

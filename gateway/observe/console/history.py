@@ -11,7 +11,6 @@ from typing import Final
 
 from gateway.core.estimators.histograms import quantile
 from gateway.core.sample import GatewayLoad
-from gateway.core.snapshot import Snapshot
 from gateway.observe.metrics.facts import TierFacts
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import NEVER, Quantiles
@@ -26,6 +25,8 @@ LATENCIES: Final = ("ttft", "tpot")
 OF_REPLICAS: Final = ("ttft_s", "kv", "hit_rate")
 DIGITS: Final = 4
 Values = Sequence[float | None]
+ReplicaCaches = tuple[str, str, float | None, float | None]
+"""(pool, replica, share (0-1) of its KV cache in use, share (0-1) of prompt tokens found there); None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ class LastHour:
     """Takes a point every `STEP_S`. Memory is bounded by the numbers of tiers and replicas."""
 
     def __init__(
-        self, metrics: Metrics, load: Callable[[float], GatewayLoad], snapshot: Callable[[float], Snapshot]
+        self, metrics: Metrics, load: Callable[[float], GatewayLoad], caches: Callable[[], Iterable[ReplicaCaches]]
     ) -> None:
+        """`caches`: of all replicas of the policy in force."""
         self.points: deque[HistoryPoint] = deque(maxlen=int(SPAN_S / STEP_S))
         self.replicas: dict[tuple[str, str], ReplicaColumns] = {}
         """By (pool, replica), for the replicas of the policy in force."""
@@ -85,7 +87,7 @@ class LastHour:
         """Time of the last step of replicas."""
         self._metrics = metrics
         self._load = load
-        self._snapshot = snapshot
+        self._caches = caches
         self._due = self._replicas_due = NEVER
         self._counts: dict[str, Sequence[float]] = {}
         self._whys: Sequence[float] = [0.0] * len(WHYS)
@@ -136,16 +138,14 @@ class LastHour:
             count, seconds = firsts.get((pool, replica), (0.0, 0.0))
             firsts[pool, replica] = count + sum(cell.ttft.counts), seconds + cell.ttft.sum
         before, self.replicas = self.replicas, {}
-        for each in self._snapshot(now).pools:
-            for view in each.replicas:
-                key = each.name, view.name
-                columns = self.replicas[key] = before.get(key) or ReplicaColumns()
-                count, ttft_sum = firsts.get(key, (0.0, 0.0))
-                new = count - columns.count
-                ttft_s = (ttft_sum - columns.ttft_sum) / new if new > 0 else None
-                columns.count, columns.ttft_sum = count, ttft_sum
-                kv = None if view.sample is None else view.sample.kv_fraction
-                columns.add((ttft_s, kv, view.cache.hit_rate))
+        for pool, replica, kv, hit_rate in self._caches():
+            key = pool, replica
+            columns = self.replicas[key] = before.get(key) or ReplicaColumns()
+            count, ttft_sum = firsts.get(key, (0.0, 0.0))
+            new = count - columns.count
+            ttft_s = (ttft_sum - columns.ttft_sum) / new if new > 0 else None
+            columns.count, columns.ttft_sum = count, ttft_sum
+            columns.add((ttft_s, kv, hit_rate))
 
     # ---- documents
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from gateway.core.history import EarlyRefusal
 from gateway.core.results import Reason
 from gateway.core.sample import GatewayLoad, PoolLoad
 from gateway.core.snapshot import Snapshot
-from gateway.observe.console.history import SPAN_S, STEP_S, LastHour
+from gateway.observe.console.history import SPAN_S, STEP_S, LastHour, ReplicaCaches
 from gateway.observe.metrics.metrics import Metrics
 from tests.observe.made import FREE, OK, POLICY, PREMIUM, REFUSED, SNAPSHOT, a_request, policy
 
@@ -24,8 +25,13 @@ class Rig:
     def __init__(self, snapshot: Snapshot = SNAPSHOT) -> None:
         self.metrics = Metrics(POLICY)
         self.snapshot = snapshot
-        self.history = LastHour(self.metrics, lambda _: LOAD, lambda _: self.snapshot)
+        self.history = LastHour(self.metrics, lambda _: LOAD, self._caches)
         self.history.sample(100.0)
+
+    def _caches(self) -> Iterator[ReplicaCaches]:
+        for pool in self.snapshot.pools:
+            for view in pool.replicas:
+                yield pool.name, view.name, view.sample and view.sample.kv_fraction, view.cache.hit_rate
 
     def told(self, since: float = 0.0) -> dict[str, Any]:
         found: dict[str, Any] = self.history.since(since, 1000.0)
