@@ -13,7 +13,8 @@ request needs, the first to ask gets it. If nobody can, all parts go by demand f
 go.
 
 A gateway that did not renew counts as if it had used all that it held, until it says otherwise. It has used nothing
-else of a quota, which does not refill. Where ended requests free the limit (`gauge`), it counts as gone.
+else of a quota, which does not refill. Where ended requests free the limit (`gauge`), it counts as gone. Its field is
+deleted two minutes after its lease has lapsed: it knows its own use if it comes back.
 
 Gateways may use their equal part before they know that a limit is in use. So a new limit leaves it to them for the time
 of joining. A limit that is full and of which nobody asks anything is forgotten.
@@ -62,7 +63,7 @@ for i = 2, #KEYS do
           last = (gauge == 1 or untl >= now) and uses or math.max(last, uses)
         elseif untl >= now then
           held, wanted, count = held + its, wanted + tonumber(asks), count + 1
-        elseif untl < now - keep_ms then
+        elseif untl < now - math.min(keep_ms, 120000) then
           redis.call('HDEL', key, field)
         elseif its > 0 or gauge * uses > 0 then
           local lost = gauge == 1 and -uses or (per_ms > 0 and its or 0)

@@ -344,6 +344,30 @@ def test_a_quota_holds_for_all_gateways_and_survives_one_that_dies(store: Redis)
     assert others[0].asks(10) is None
 
 
+def test_field_of_a_killed_gateway_is_deleted_and_nothing_is_granted_twice_if_it_comes_back(store: Redis) -> None:
+    fleet = Fleet(store, 3, Limits(quotas=(Quota(LimitKind.REQUESTS_DAY, "day", 60.0),)))
+    dies = fleet.all[0]
+    key = key_of(("acme", "std", LimitKind.REQUESTS_DAY), "2026-11-29")
+    admitted = 0
+    for _ in range(10):
+        admitted += sum(one.asks() is None for one in fleet.all)
+        fleet.rounds()
+    for _ in range(6):
+        fleet.rounds()  # the store knows of all that was used
+    assert store.hexists(key, "g:g0")
+    dies.hears = False
+    admitted += dies.asks() is None  # of its lease, and the store does not hear of it
+    for _ in range(20):
+        fleet.passes(10.0)
+        fleet.rounds()
+    assert [field for field in store.hkeys(key) if field.startswith(b"g:")] == [b"g:g1", b"g:g2"]
+    dies.hears = True
+    for _ in range(100):
+        admitted += sum(one.asks() is None for one in fleet.all)
+        fleet.rounds()
+    assert admitted == 60
+
+
 def test_a_new_gateway_does_not_get_a_used_quota_again(store: Redis) -> None:
     fleet = Fleet(store, 1, Limits(quotas=(Quota(LimitKind.REQUESTS_DAY, "day", 50.0),)))
     for _ in range(60):
