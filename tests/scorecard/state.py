@@ -20,7 +20,7 @@ def held(gw: Gateway) -> dict[str, int]:
         "un-prefilled tokens": sum(r.unprefilled_tokens for pool in snapshot.pools for r in pool.replicas),
         "waiting": sum(pool.queued for pool in snapshot.pools),
         "waiting bytes": sum(pool.queued_bytes for pool in snapshot.pools),
-        "tenants' leases": sum(tenant.in_flight for tenant in snapshot.tenants),
+        "tenants' requests": sum(tenant.in_flight for tenant in snapshot.tenants),
     }
     return {name: count for name, count in counts.items() if count}
 

@@ -1,4 +1,4 @@
-"""A slot is a lease: the right to have one request at a replica. It is acquired once and released once.
+"""A slot is the right to have one request at a replica. It is acquired once and released once.
 
 The counts that slots change are kept here as well, so that pools need not know attempts or requests.
 """
@@ -155,7 +155,7 @@ class Slots(Generic[R]):
 
 
 class Slot(UnreadPrompt, Generic[R]):
-    """The lease of one request at one replica, until its release."""
+    """The right to have one request at one replica, until its release."""
 
     __slots__ = ("_growth", "_resumed", "_sequences", "_slots", "paused", "prompt_tokens", "replica", "tier", "tokens")
 
