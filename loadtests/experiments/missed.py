@@ -13,6 +13,9 @@ before ADR 0025 kept them, at the same weighted goodput.""",
 In 18 of the 21 cells at 1.5x a peer has more than .95 good, so 1.05 times that cannot be had. One engine under the
 code trace with a TPOT objective has .75, of .98: why is not known.""",
     "noise": "The best static cap loses less in the worst cell, but has less goodput with and without noise.",
+    "backlog": """\
+As many are unanswered beside 300 batch requests as beside 3,000. So they are lost when the backlog begins, not while it
+lasts.""",
     "batch": """\
 On the 8B with tight bounds, interactive requests are lost for seconds where their load comes back.""",
     "step-response": "The rate settles in 15 s. The reason is not known.",

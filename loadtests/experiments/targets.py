@@ -95,6 +95,11 @@ TARGETS: dict[str, dict[str, Target]] = {
         "short_batch_good": at_most(0),
         "latest_batch_end_s": at_most(720.0),
     },
+    "backlog": {
+        # Twice what a public table has without a backlog; and the share that a p99 leaves.
+        "beside_ms": at_most(152.0),
+        "beside_unanswered": at_most(0.01),
+    },
     # At .6x and 1x, and at 1.5x of the load at which round robin has 99.5% good.
     "real-traces": {
         "mean_less_round_robin": at_least(-0.005),
