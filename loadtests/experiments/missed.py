@@ -6,9 +6,6 @@ WHY = {
     "engines": """\
 Zero-config refuses nobody. At 1.5x before unlike replicas, round robin overloads the slow one alone and keeps half of
 the answers good; who shares by speed makes all late. A cold 70B loses .04. Two seats at 2x lose .13.""",
-    "tiers": """\
-From 2x on, long prompts of the highest tier are refused while requests of looser tiers hold the engines. The rules
-before ADR 0025 kept them, at the same weighted goodput.""",
     "real-traces": """\
 In 18 of the 21 cells at 1.5x a peer has more than .95 good, so 1.05 times that cannot be had. One engine under the
 code trace with a TPOT objective has .75, of .98: why is not known.""",
