@@ -14,6 +14,7 @@ from gateway.policy.schema import PolicyFile
 COUNT = {"type": "integer", "minimum": 0}
 PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 TEXT = {"type": "string", "minLength": 1}
+BOTH = {"properties": {"url": TEXT, "secretKey": TEXT}, "required": ["url", "secretKey"]}
 
 
 def chart_schema() -> str:
@@ -23,6 +24,7 @@ def chart_schema() -> str:
     values = _of(
         image=_of(repository=TEXT, tag=TEXT, pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]}),
         replicas={"type": "integer", "minimum": 1},
+        store={**_of(url={"type": "string"}, secretKey={"type": "string"}, port=PORT), "not": BOTH},
         secret=TEXT,
         drainDeadlineSeconds=COUNT,
         drainNoticeSeconds=COUNT,

@@ -25,12 +25,22 @@ DEFAULTS = read_yaml(CHART / "values.yaml")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
-def rendered(values: dict[str, Any]) -> dict[str, Any]:
-    """The manifests by kind and name, of a release called gate."""
+def texts_of(values: dict[str, Any]) -> dict[str, str]:
+    """The rendered templates by file, of a release called gate."""
     helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed: the chart is not rendered")
     with helm.Chart.load(str(CHART)) as chart:
-        texts = chart.render(values, name="gate", namespace="prod")
-    documents = [one for text in texts.values() for one in yaml.safe_load_all(text) if one]
+        return dict(chart.render(values, name="gate", namespace="prod"))
+
+
+def notes(values: dict[str, Any]) -> str:
+    """What `helm install` prints."""
+    return next(text for file, text in texts_of(values).items() if file.endswith("NOTES.txt"))
+
+
+def rendered(values: dict[str, Any]) -> dict[str, Any]:
+    """The manifests by kind and name."""
+    texts = [text for file, text in texts_of(values).items() if file.endswith(".yaml")]
+    documents = [one for text in texts for one in yaml.safe_load_all(text) if one]
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents}
 
 
@@ -79,6 +89,27 @@ def test_rendered_pod_is_that_of_the_kustomize_base() -> None:
     for constraint in base["topologySpreadConstraints"]:
         constraint["labelSelector"]["matchLabels"]["app.kubernetes.io/name"] = "gate"
     assert pod == base
+
+
+@pytest.mark.parametrize(
+    ("store", "variable"),
+    [
+        ({"url": "redis://valkey:6380/0"}, {"value": "redis://valkey:6380/0"}),
+        ({"secretKey": "store-url"}, {"valueFrom": {"secretKeyRef": {"name": "tailgate", "key": "store-url"}}}),
+    ],
+)
+def test_store_reaches_the_gateway_and_its_port_is_open(store: dict[str, str], variable: dict[str, Any]) -> None:
+    values = {**EXAMPLE, "store": {**DEFAULTS["store"], **store, "port": 6380}}
+    found = rendered(values)
+    assert not notes(values).strip()
+    assert not notes({**EXAMPLE, "replicas": 1}).strip()
+    assert "2 gateways run without a store" in notes(EXAMPLE)
+    (container,) = found["Deployment/gate"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "TAILGATE_STORE", **variable} in container["env"]
+    assert found["NetworkPolicy/gate"]["spec"]["egress"][-1] == {"ports": [{"port": 6380}]}
+    wrong = {**DEFAULTS, **EXAMPLE, "store": {"url": "redis://a", "secretKey": "b"}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, SCHEMA)
 
 
 def test_services_and_network_policy_select_the_pods_of_the_release() -> None:
