@@ -67,6 +67,12 @@ def test_request_on_hold_is_refused_when_its_time_is_over() -> None:
     assert story.pool("p").on_hold == 0
 
 
+def test_reload_that_holds_for_a_shorter_time_counts_for_those_on_hold() -> None:
+    story = empty().arrives("a").at(5.0).configured(rules(hold=replace(HOLD, time_s=20.0))).expect()
+    story.at(19.9).expect()
+    story.at(20.0).expect(refuse(Reason.NO_REPLICAS, of="a"), ended(Outcome.REFUSED, of="a"))
+
+
 def test_total_timeout_ends_a_hold() -> None:
     timeouts = Timeouts(NEVER_TOO_LATE.queue_s, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, 5.0)
     story = play(policy(pool("p", hold=HOLD), tier("std", timeouts=timeouts))).arrives("a")
