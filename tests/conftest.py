@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from gateway.observe.build_info import is_compiled
 from tests.effort import LONG, examples
 
-# Examples have no time limits, neither for running nor for making them: both times depend on the machine.
+# Examples have no time limits, neither for running nor for making them: both times depend on the machine. They are the
+# same in each run: no test depends on luck. With TAILGATE_EXAMPLES=NUMBER they are drawn anew.
 settings.register_profile(
-    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(100)
+    "tests",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=examples(100),
+    derandomize="TAILGATE_EXAMPLES" not in os.environ,
 )
 settings.load_profile("tests")
 
