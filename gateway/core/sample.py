@@ -95,7 +95,7 @@ class GatewayLoad:
     """Load of one gateway. Replicas and pools without any are left out. Replicas have the same names everywhere."""
 
     interval_s: float
-    """Seconds (> 0) until the gateway tells again. It is forgotten once it has been silent for three times this."""
+    """Seconds (> 0) between two messages of the gateway. After three of them without a message it is forgotten."""
     replicas: tuple[ReplicaLoad, ...] = ()
     pools: tuple[PoolLoad, ...] = ()
     ejected: tuple[tuple[str, str], ...] = ()

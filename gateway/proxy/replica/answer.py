@@ -153,7 +153,7 @@ class HeldAnswer(AnswerReceiver):
             self.upstream.graces.stop(self)
 
     def _end_without_http(self) -> None:
-        """End an answer that is complete by its own words, although its HTTP message is not."""
+        """End an answer that says that it is complete, although its HTTP message has not ended."""
         self.upstream.odd(Oddity.OPEN_END, "the answer was complete, and its HTTP message did not end")
         self.on_end()
 

@@ -17,7 +17,7 @@ TOLD_STRIKES: Final = 1
 PROBES: Final = 2.0
 """Total weight, or number, of probes needed to decide whether a replica is still an outlier."""
 PROOF: Final = 2.0
-"""To come back early, a replica needs good probes in a row with a weight of `PROBES` x this x its number of
+"""A replica comes back early after good probes in a row. Their weight must reach `PROBES` x this x its number of
 ejections.
 """
 SMALL_SHARE: Final = 0.25

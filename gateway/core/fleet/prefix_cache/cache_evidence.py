@@ -18,7 +18,7 @@ from typing import Final
 from gateway.core.estimators.memory import Remembering
 
 MEMORY_TOKENS: Final = 65_536.0
-"""Evidence older than this many indexed tokens fades: some tens of turns of a conversation."""
+"""Evidence fades while this many tokens are indexed, which is some tens of turns of a conversation."""
 PRIOR_TOKENS: Final = 4096.0
 """Weight, in tokens, of the prior belief that the index is right."""
 BYTES_PER_TOKEN: Final = 4.0
