@@ -44,9 +44,11 @@ def read_seed(directory: Path) -> str | None:
 def seed_of(directory: Path) -> str | None:
     """The seed in a directory, made if there is none; None if it cannot be used. `StateDir` says then why."""
     try:
-        if read_seed(directory) is None:
+        seed = read_seed(directory)
+        if seed is None:
             _make(directory)
-        return read_seed(directory)
+            seed = read_seed(directory)  # perhaps that of another process, which was first
+        return seed
     except (OSError, HashSeedError):
         return None
 

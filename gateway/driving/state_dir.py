@@ -45,7 +45,7 @@ class StateDir:
         """Raises `StateDirError`."""
         self.path = directory / "state.jsonl"
         self._new = directory / "state.jsonl.new"
-        self._seed = directory / NAME
+        self._directory = directory
         self._is_foreign = False
         """Whether the file could not be read when it was seen last."""
         self._writing = threading.Lock()
@@ -63,11 +63,10 @@ class StateDir:
     def read(self) -> SavedState | None:
         """The state that was written last; None if there is none, or none that can be read."""
         try:
-            read_seed(self._seed.parent)
+            read_seed(self._directory)
         except HashSeedError as odd:
-            log.error(
-                "%s %s; homes of conversations are forgotten at every restart until it is moved away", self._seed, odd
-            )
+            told = "%s %s; homes of conversations are forgotten at every restart until it is moved away"
+            log.error(told, self._directory / NAME, odd)
         try:
             return state_from_bytes(self.path.read_bytes())
         except FileNotFoundError:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -228,11 +229,17 @@ async def test_conversations_keep_their_replicas_over_a_restart_unless_the_seed_
 ) -> None:
     state = tmp_path / "state"
     seed, file = state / "hash-seed", state / "state.jsonl"
-    environment = {"TAILGATE_STATE_DIR": str(state), "TAILGATE_WORKERS": workers, "TAILGATE_DRAIN_DEADLINE_S": "0"}
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(Capture()) for _ in range(3)]
-        policy = rules(*(each.url for each in replicas))
-        async with serving(tmp_path, policy, **environment) as served:  # type: ignore[arg-type]
+        start = partial(
+            serving,
+            tmp_path,
+            rules(*(each.url for each in replicas)),
+            TAILGATE_STATE_DIR=str(state),
+            TAILGATE_WORKERS=workers,
+            TAILGATE_DRAIN_DEADLINE_S="0",
+        )
+        async with start() as served:
             before = await homes(served.url, replicas)
             assert len(set(before.values())) > 1
             served.signal(signal.SIGTERM)
@@ -241,7 +248,7 @@ async def test_conversations_keep_their_replicas_over_a_restart_unless_the_seed_
         key = state_from_bytes(file.read_bytes()).memory["key"]
         if damaged:
             seed.write_text("0x7\n")
-        async with serving(tmp_path, policy, **environment) as served:  # type: ignore[arg-type]
+        async with start() as served:
             after = await homes(served.url, replicas, reversed(range(8)))
             served.signal(signal.SIGTERM)
             assert await served.exit_code() == 0, served.written.decode()

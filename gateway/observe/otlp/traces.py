@@ -1,7 +1,7 @@
 """Sends the spans of sampled requests to a collector, in a thread.
 
 If the collector is slow or away, a batch is tried again, and the requests beyond `MAX_WAITING` are dropped and counted.
-So is a request whose spans cannot be built.
+A request whose spans cannot be built is dropped and counted, too.
 """
 
 from __future__ import annotations
