@@ -20,7 +20,7 @@ class ThreadWriter(ABC, Generic[Work]):
         """`close_s`: seconds that the last writes may take."""
         self._every_s = every_s
         self._close_s = close_s
-        self._work: SimpleQueue[Work | None] = SimpleQueue()
+        self._work: SimpleQueue[Work | threading.Event | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name=name, daemon=True)
 
     @abstractmethod
@@ -41,6 +41,13 @@ class ThreadWriter(ABC, Generic[Work]):
             await asyncio.sleep(self._every_s)
             self.flush()
 
+    async def written(self, patience_s: float) -> None:
+        """Hand over, and wait until the thread has tried to write it, at most `patience_s` seconds."""
+        self.flush()
+        tried = threading.Event()
+        self._work.put(tried)
+        await asyncio.to_thread(tried.wait, patience_s)
+
     async def aclose(self) -> None:
         """Write what is left, and end the thread."""
         self.flush()
@@ -49,5 +56,8 @@ class ThreadWriter(ABC, Generic[Work]):
 
     def _write_all(self) -> None:
         while (work := self._work.get()) is not None:
-            self._write(work)
+            if isinstance(work, threading.Event):
+                work.set()
+            else:
+                self._write(work)
         self._end()

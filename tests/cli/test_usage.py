@@ -51,10 +51,10 @@ async def test_usage_of_a_gateway_has_tokens_prices_and_the_cost_of_a_good_reque
             streamed = await client.post("/v1/completions", json={**ASK, "stream": True})
             assert streamed.status_code == 200
             await client.post("/v1/completions", json={**ASK, "model": "none"})
-            gateway.records.usage.flush()  # type: ignore[union-attr]
             live = await asyncio.to_thread(usage, "--json", "--admin", gateway.admin_url)
             wrong = await asyncio.to_thread(usage, "--by", "colour", "--admin", gateway.admin_url)
     assert live.exit_code == 0, live.output
+    assert sum(row["requests"] for row in json.loads(live.stdout)["rows"]) == 4
     assert wrong.exit_code == 2
     assert "by: 'colour' is unknown; known: tenant, key," in wrong.stderr
     result = usage("--json", "--db", str(db), "--policy", str(policy), "--by", "tenant,model,day")

@@ -14,6 +14,9 @@ from gateway.observe.usage.database import UsageError
 from gateway.observe.usage.ledger import UsageLedger
 from gateway.observe.usage.report import question, report
 
+PATIENCE_S = 2.0
+"""Seconds that a reader waits for the latest sums. The file may be locked."""
+
 
 def usage_router(ledger: UsageLedger | None, policy: Callable[[], Policy]) -> APIRouter:
     """GET /admin/usage. `ledger`: None if no usage is kept."""
@@ -27,6 +30,7 @@ def usage_router(ledger: UsageLedger | None, policy: Callable[[], Policy]) -> AP
             asked = question(by, since, until, time.time())
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
+        await ledger.written(PATIENCE_S)
         try:
             found = await asyncio.to_thread(report, [ledger.path], asked, policy())
         except UsageError as error:
