@@ -203,14 +203,20 @@ def _ejection(section: EjectionSection) -> pool_spec.Ejection | None:
     )
 
 
-def _bounds_s(slo: Slo) -> list[float]:
-    """Bounds (seconds) within which a request must begin."""
-    return [bound_s for bound_s in (slo.ttft_bound_s, slo.e2e_bound_s) if bound_s < math.inf]
+def _bounds_s(slo: Slo, ttft_timeout_s: float) -> list[float]:
+    """Bounds (seconds) within which a request must begin. A tier that promises a TPOT alone holds requests back for it.
+    They may wait here as long as they might at an engine: until the TTFT timeout.
+    """
+    bounds_s = [slo.ttft_bound_s, slo.e2e_bound_s]
+    if slo.tpot and min(bounds_s) == math.inf:
+        bounds_s = [ttft_timeout_s]
+    return [bound_s for bound_s in bounds_s if bound_s < math.inf]
 
 
 def _longest_s(tiers: Iterable[rules.Tier]) -> float:
     """The longest time (seconds) that an objective leaves a request, or the usual queue timeout if that is longer."""
-    return max([pool_spec.USUAL_TIMEOUTS.queue_s, *(bound_s for tier in tiers for bound_s in _bounds_s(tier.slo))])
+    bounds_s = [bound_s for tier in tiers for bound_s in _bounds_s(tier.slo, tier.timeouts.ttft_s)]
+    return max([pool_spec.USUAL_TIMEOUTS.queue_s, *bounds_s])
 
 
 def _queue_limit(section: QueueSection, longest_s: float) -> int:
@@ -226,7 +232,7 @@ def _waits_s(section: TierTimeouts, slo: Slo) -> float:
     """
     if "queue" in section.model_fields_set:
         return section.queue
-    return max([section.queue, *_bounds_s(slo)])
+    return max([section.queue, *_bounds_s(slo, section.ttft)])
 
 
 def _tier(name: str, section: TierSection) -> rules.Tier:

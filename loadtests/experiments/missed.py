@@ -7,8 +7,7 @@ WHY = {
 Zero-config refuses nobody. At 1.5x before unlike replicas, round robin overloads the slow one alone and keeps half of
 the answers good; who shares by speed makes all late. A cold 70B loses .04. Two seats at 2x lose .13.""",
     "real-traces": """\
-In most cells at 1.5x a peer has more than .95 good, so 1.05 times that cannot be had. One engine under the
-code trace with a TPOT objective has .75, of .98: why is not known.""",
+In most cells at 1.5x a peer has more than .95 good, so 1.05 times that cannot be had.""",
     "noise": "The best static cap loses less in the worst cell, but has less goodput with and without noise.",
     "backlog": """\
 As many are unanswered beside 300 batch requests as beside 3,000. So they are lost when the backlog begins, not while it

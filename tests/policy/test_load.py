@@ -296,6 +296,7 @@ def test_longest_ejection_is_five_minutes_or_the_first_one(time: str, longest_s:
         ("", "", 256),
         ("", "ttft: {p99: 2s}", 256),
         ("", "e2e: {p99: 60s}", 1536),
+        ("", "tpot: {p99: 60ms}", 1536),
         ("limit: 128", "e2e: {p99: 60s}", 128),
     ],
 )

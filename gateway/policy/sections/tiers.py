@@ -49,7 +49,8 @@ class TierTimeouts(Section):
 
     queue: Deadline = duration(
         _TIER.timeouts.queue_s,
-        "Longest wait for a slot, from the complete request on. By default at least the tier's longest bound.",
+        "Longest wait for a slot, from the complete request on. By default at least the tier's longest bound, or "
+        "`ttft` if it promises a TPOT alone.",
     )
     ttft: Deadline = duration(_TIER.timeouts.ttft_s, "Longest time from sending to the first content token.")
     idle: Deadline = duration(_TIER.timeouts.idle_s, "Longest silence between two pieces of an answer.")
