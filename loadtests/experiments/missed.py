@@ -10,8 +10,9 @@ the answers good; who shares by speed makes all late. A cold 70B loses .04. Two 
 In most cells at 1.5x a peer has more than .95 good, so 1.05 times that cannot be had.""",
     "noise": "The best static cap loses less in the worst cell, but has less goodput with and without noise.",
     "backlog": """\
-As many are unanswered beside 300 batch requests as beside 3,000. So they are lost when the backlog begins, not while it
-lasts.""",
+Of the 5.8%, nearly all are refused for a forecast wait of .4 to 2.5 s; admitted, they would wait .07 s at most. The
+forecast divides by the rate at which the queue is served. Beside a backlog that is the batch's 1 or 2 requests/s:
+interactive ones go past the queue, and do not count.""",
     "batch": """\
 On the 8B with tight bounds, interactive requests are lost for seconds where their load comes back.""",
     "step-response": "The rate settles in 15 s. The reason is not known.",
