@@ -263,7 +263,7 @@ class RequestHandler:
             fallback_of=asked.name if by_fallback else "",
             is_token_ids=parsed.prompt_exact is not None,
             truncates="truncate_prompt_tokens" in parsed.fields or parsed.fields.get("truncation") == "auto",
-            origin=Origin(head.request_id, caller.key, trace_parent(head).decode()),
+            origin=Origin(head.request_id, caller.key, trace_parent(head)),
         )
         head.trace_ratio = self.services.trace_ratio
         exchange = Exchange(self.services, client, dialect, head, parsed, request)

@@ -16,7 +16,6 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import httpx
-from google.protobuf.message import Message
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from gateway.observe.otlp.attributes import attribute
@@ -78,8 +77,8 @@ class Collector(ABC):
         """Seconds within which the collector must answer."""
 
     @abstractmethod
-    def send(self, message: Message) -> tuple[str, bool]:
-        """Send a message. Returns (why it failed, or empty; whether it need not be sent again)."""
+    def send(self, message: bytes) -> tuple[str, bool]:
+        """Send an encoded message. Returns (why it failed, or empty; whether it need not be sent again)."""
 
     @abstractmethod
     def close(self) -> None:
@@ -115,10 +114,10 @@ class HttpCollector(Collector):
         headers = {"content-type": "application/x-protobuf"} | _headers(variables)
         self._client = httpx.Client(headers=headers, verify=_verified(variables))
 
-    def send(self, message: Message) -> tuple[str, bool]:
+    def send(self, message: bytes) -> tuple[str, bool]:
         """See `Collector.send`."""
         try:
-            answer = self._client.post(self._target, content=message.SerializeToString(), timeout=self.timeout_s)
+            answer = self._client.post(self._target, content=message, timeout=self.timeout_s)
         except httpx.HTTPError as error:
             return str(error) or type(error).__name__, False
         if answer.is_success:
@@ -179,10 +178,10 @@ class GrpcCollector(Collector):
         )
         self._error = grpc.RpcError
 
-    def send(self, message: Message) -> tuple[str, bool]:
+    def send(self, message: bytes) -> tuple[str, bool]:
         """See `Collector.send`."""
         try:
-            self._export(message.SerializeToString(), timeout=self.timeout_s, metadata=self._metadata)
+            self._export(message, timeout=self.timeout_s, metadata=self._metadata)
         except self._error as error:
             code = error.code()
             return f"gRPC {code.name}: {error.details() or 'no details':.200}", code not in self._retried

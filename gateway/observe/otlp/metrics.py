@@ -81,7 +81,7 @@ class MetricExporter:
     def _send(self, families: Iterable[Family]) -> None:
         times = self._started_ns, int(self._unix_s() * 1e9)
         for request in requests_of(families, times, self._resource):
-            problem, _ = self._collector.send(request)
+            problem, _ = self._collector.send(request.SerializeToString())
             if problem:
                 if not self._is_failing:
                     log.warning("metrics are not exported: %s: %s", self._collector.url, problem)

@@ -3,25 +3,42 @@
 Attributes are those of the semantic conventions for HTTP and, at attempts, for GenAI clients (`gen_ai.*`,
 open-telemetry/semantic-conventions-genai 0.1.0, in development). Only the attempt whose answer the client got has the
 usage, else sums would count it twice.
+
+Names, and attributes that take few values, are encoded once for many spans.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+import random
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import attrgetter
+from struct import Struct
+from typing import Any, Final
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from gateway.core.history import AttemptHistory
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Outcome
-from gateway.observe.otlp.attributes import attribute
+from gateway.observe.otlp.encoding import (
+    FIXED64,
+    REMEMBERED,
+    SIZED,
+    VARINT,
+    Value,
+    double,
+    encoded,
+    integer,
+    sized,
+    tag,
+    text,
+    varint,
+)
 from gateway.observe.requests.row import RequestRow
 from gateway.wire.errors.reasons import ROWS
-from gateway.wire.http.trace_context import span_id_of, trace_id_of
+from gateway.wire.http.trace_context import seed_of, span_id_of, trace_id_of
 
-Value = str | bool | int | float | None
 OPERATIONS = {
     Endpoint.CHAT.value: "chat",
     Endpoint.RESPONSES.value: "chat",
@@ -32,113 +49,142 @@ OPERATIONS = {
 FAILED = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 SERVER_ERROR = 500
 
+OF_REQUEST: Final = {
+    "url.path": "endpoint",
+    "error.type": "why",
+    "tailgate.tier": "tier",
+    "tailgate.tenant": "tenant",
+    "tailgate.outcome": "outcome",
+    "tailgate.good": "good",
+    "tailgate.pool": "pool",
+    "tailgate.rule": "history.rule",
+    "tailgate.constraint": "history.binds",
+    "tailgate.hedged": "hedged",
+    "tailgate.attempts": "attempts",
+}
+"""Attributes of a request that take few values, and their fields in its row."""
+MEASURED: Final = {
+    "tailgate.wait_s": "queue_s",
+    "tailgate.ttft_s": "ttft_s",
+    "tailgate.breach": "breach",
+    "tailgate.forecast.wait_s": "history.wait_s",
+    "tailgate.forecast.ttft_s": "history.ttft_s",
+}
+USAGE: Final = {
+    "gen_ai.usage.input_tokens": "prompt_tokens",
+    "gen_ai.usage.output_tokens": "output_tokens",
+    "gen_ai.usage.cache_read.input_tokens": "cached_tokens",
+    "gen_ai.usage.reasoning.output_tokens": "reasoning_tokens",
+}
+Getter = Callable[[object], tuple[Any, ...]]
+_of_request: Final[Getter] = attrgetter(*OF_REQUEST.values())
+_measured: Final[Getter] = attrgetter(*MEASURED.values())
+_usage: Final[Getter] = attrgetter(*USAGE.values())
 
-def spans_of(row: RequestRow, wall_s: float) -> list[Span]:
-    """The spans of a request. `wall_s`: Unix time at the zero of the monotonic clock."""
-    trace_id = bytes.fromhex(trace_id_of(row.traceparent, row.request_id))
-    body_at = wall_s + row.ended_at - row.e2e_s
-    server = Span(
-        trace_id=trace_id,
-        span_id=os.urandom(8),
-        parent_span_id=bytes.fromhex(row.traceparent[36:52]),
-        name=f"POST {row.endpoint}",
-        kind=Span.SPAN_KIND_SERVER,
-        start_time_unix_nano=_nanos(body_at - row.receive_s),
-        end_time_unix_nano=_nanos(wall_s + row.ended_at),
-        attributes=_attributes(_of_request(row)),
-    )
-    status = ROWS[row.why].status if row.why is not None else 200
-    if row.outcome in FAILED or status >= SERVER_ERROR:
-        server.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message=row.why.value if row.why else ""))
-    spans = [server]
+_SPAN: Final = tag(ScopeSpans.SPANS_FIELD_NUMBER, SIZED)
+_PARENT_ID: Final = sized(tag(Span.PARENT_SPAN_ID_FIELD_NUMBER, SIZED), bytes(8))[:2]
+_HEAD: Final = Struct("<2s16s2s8ssQsQ").pack
+_TRACE_ID: Final = sized(tag(Span.TRACE_ID_FIELD_NUMBER, SIZED), bytes(16))[:2]
+_SPAN_ID: Final = sized(tag(Span.SPAN_ID_FIELD_NUMBER, SIZED), bytes(8))[:2]
+_START: Final = tag(Span.START_TIME_UNIX_NANO_FIELD_NUMBER, FIXED64)
+_END: Final = tag(Span.END_TIME_UNIX_NANO_FIELD_NUMBER, FIXED64)
+_TIME: Final = Struct("<Q").pack
+_FIRST_TOKEN: Final = sized(
+    tag(Span.EVENTS_FIELD_NUMBER, SIZED),
+    sized(tag(Span.Event.NAME_FIELD_NUMBER, SIZED), b"first token")
+    + tag(Span.Event.TIME_UNIX_NANO_FIELD_NUMBER, FIXED64)
+    + bytes(8),
+)[:-8]
+
+
+def spans_of(row: RequestRow, wall_s: float) -> bytes:
+    """The spans of a request, as fields of `ScopeSpans`. `wall_s`: Unix time at the zero of the monotonic clock.
+
+    Raises UnicodeEncodeError.
+    """
+    seed = seed_of(row.request_id)
+    trace_id, server_id = trace_id_of(row.traceparent, seed), _random_id()
+    ended_at = wall_s + row.ended_at
+    body_at = ended_at - row.e2e_s
+    told = [_head(trace_id, server_id, body_at - row.receive_s, ended_at), _request_part(_of_request(row))]
+    if row.traceparent:
+        told.append(_PARENT_ID + bytes.fromhex(row.traceparent[36:52]))
+    told.append(text("tailgate.request_id", row.request_id))
+    told += [double(name, value) for name, value in zip(MEASURED, _measured(row), strict=True) if value is not None]
+    spans = [sized(_SPAN, b"".join(told))]
+    parent = _PARENT_ID + server_id
     if row.waited:
-        wait = Span(
-            trace_id=trace_id,
-            span_id=os.urandom(8),
-            parent_span_id=server.span_id,
-            name="wait for a replica",
-            kind=Span.SPAN_KIND_INTERNAL,
-            start_time_unix_nano=_nanos(body_at),
-            end_time_unix_nano=_nanos(body_at + row.queue_s),
-        )
-        spans.append(wait)
+        spans.append(sized(_SPAN, _head(trace_id, _random_id(), body_at, body_at + row.queue_s) + parent + _WAIT))
     for attempt in row.history.attempts:
-        spans.append(_attempt_span(row, attempt, server, wall_s))
-    return spans
+        opened_at = wall_s + attempt.opened_at
+        told = [_head(trace_id, span_id_of(seed, attempt.id), opened_at, wall_s + attempt.ended_at), parent]
+        _add_attempt(told, row, attempt, wall_s)
+        spans.append(sized(_SPAN, b"".join(told)))
+    return b"".join(spans)
 
 
-def _attempt_span(row: RequestRow, attempt: AttemptHistory, server: Span, wall_s: float) -> Span:
-    span = Span(
-        trace_id=server.trace_id,
-        span_id=bytes.fromhex(span_id_of(row.request_id, str(attempt.id))),
-        parent_span_id=server.span_id,
-        name=f"{OPERATIONS.get(row.endpoint, row.endpoint)} {row.model}",
-        kind=Span.SPAN_KIND_CLIENT,
-        start_time_unix_nano=_nanos(wall_s + attempt.opened_at),
-        end_time_unix_nano=_nanos(wall_s + attempt.ended_at),
-        attributes=_attributes(_of_attempt(row, attempt)),
-    )
-    if attempt.first_at is not None:
-        span.events.add(name="first token", time_unix_nano=_nanos(wall_s + attempt.first_at))
-    if attempt.end not in (AttemptOutcome.COMPLETE.value, AttemptOutcome.CANCELLED.value):
-        span.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message=attempt.end))
-    return span
+def _add_attempt(told: list[bytes], row: RequestRow, attempt: AttemptHistory, wall_s: float) -> None:
+    history, first_at = row.history, attempt.first_at
+    same = row.endpoint, row.model, row.stream, history.max_tokens, attempt.replica, attempt.status, attempt.end
+    told.append(_attempt_part(same, attempt.hedge))
+    if first_at is not None:
+        told.append(_FIRST_TOKEN + _TIME(int((wall_s + first_at) * 1e9)))
+    if attempt.id == history.answered_by:
+        if attempt.answer_id:
+            told.append(text("gen_ai.response.id", attempt.answer_id))
+        if first_at is not None:
+            told.append(double("gen_ai.response.time_to_first_chunk", first_at - attempt.opened_at))
+        told += [integer(name, value) for name, value in zip(USAGE, _usage(attempt), strict=True) if value is not None]
 
 
-def _of_request(row: RequestRow) -> dict[str, Value]:
-    history = row.history
-    return {
-        "http.request.method": "POST",
-        "url.path": row.endpoint,
-        "url.scheme": "http",
-        "http.response.status_code": 200 if row.why is None else ROWS[row.why].status,
-        "error.type": None if row.why is None else row.why.value,
-        "tailgate.request_id": row.request_id,
-        "tailgate.tier": row.tier,
-        "tailgate.tenant": row.tenant,
-        "tailgate.outcome": row.outcome.value,
-        "tailgate.good": row.good,
-        "tailgate.pool": row.pool,
-        "tailgate.wait_s": row.queue_s,
-        "tailgate.ttft_s": row.ttft_s,
-        "tailgate.rule": history.rule or None,
-        "tailgate.constraint": history.binds or None,
-        "tailgate.breach": row.breach,
-        "tailgate.forecast.wait_s": history.wait_s,
-        "tailgate.forecast.ttft_s": history.ttft_s,
-        "tailgate.hedged": None if row.hedged is None else row.hedged.value,
-        "tailgate.attempts": row.attempts,
-    }
+@lru_cache(REMEMBERED)
+def _request_part(same: tuple[Any, ...]) -> bytes:
+    """Name, kind, status, and the values of `OF_REQUEST`."""
+    values = dict(zip(OF_REQUEST, same, strict=True))
+    why = values["error.type"]
+    status = 200 if why is None else ROWS[why].status
+    values |= {"http.request.method": "POST", "url.scheme": "http", "http.response.status_code": status}
+    has_failed = values["tailgate.outcome"] in FAILED or status >= SERVER_ERROR
+    return _part(f"POST {values['url.path']}", Span.SPAN_KIND_SERVER, values, (why or "") if has_failed else None)
 
 
-def _of_attempt(row: RequestRow, attempt: AttemptHistory) -> dict[str, Value]:
-    first_at = attempt.first_at
-    told: dict[str, Value] = {
-        "gen_ai.operation.name": OPERATIONS.get(row.endpoint, row.endpoint),
+@lru_cache(REMEMBERED)
+def _attempt_part(same: tuple[str, str, bool, int, str, int | None, str], hedge: bool) -> bytes:
+    endpoint, model, stream, max_tokens, replica, status, end = same
+    operation = OPERATIONS.get(endpoint, endpoint)
+    values: dict[str, Value | None] = {
+        "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "tailgate",
-        "gen_ai.request.model": row.model,
-        "gen_ai.request.stream": row.stream,
-        "gen_ai.request.max_tokens": row.history.max_tokens or None,
-        "server.address": attempt.replica,
-        "http.response.status_code": attempt.status,
-        "error.type": None if attempt.end == AttemptOutcome.COMPLETE.value else attempt.end,
-        "tailgate.hedge": attempt.hedge,
+        "gen_ai.request.model": model,
+        "gen_ai.request.stream": stream,
+        "gen_ai.request.max_tokens": max_tokens or None,
+        "server.address": replica,
+        "http.response.status_code": status,
+        "error.type": None if end == AttemptOutcome.COMPLETE.value else end,
+        "tailgate.hedge": hedge,
     }
-    if attempt is row.answer:
-        told |= {
-            "gen_ai.response.id": attempt.answer_id or None,
-            "gen_ai.response.time_to_first_chunk": None if first_at is None else first_at - attempt.opened_at,
-            "gen_ai.usage.input_tokens": attempt.prompt_tokens,
-            "gen_ai.usage.output_tokens": attempt.output_tokens,
-            "gen_ai.usage.cache_read.input_tokens": attempt.cached_tokens,
-            "gen_ai.usage.reasoning.output_tokens": attempt.reasoning_tokens,
-        }
-    return told
+    has_failed = end not in (AttemptOutcome.COMPLETE.value, AttemptOutcome.CANCELLED.value)
+    return _part(f"{operation} {model}", Span.SPAN_KIND_CLIENT, values, end if has_failed else None)
 
 
-def _attributes(values: dict[str, Value]) -> Iterable[KeyValue]:
-    return [attribute(name, value) for name, value in values.items() if value is not None]
+def _part(name: str, kind: int, values: Mapping[str, Value | None], error: str | None) -> bytes:
+    """`values`: without those that are None or empty. `error`: the message of a span that has failed."""
+    told = [sized(tag(Span.NAME_FIELD_NUMBER, SIZED), name.encode()), tag(Span.KIND_FIELD_NUMBER, VARINT), varint(kind)]
+    told += [encoded(name, value) for name, value in values.items() if value is not None and value != ""]
+    if error is not None:
+        message = sized(tag(Status.MESSAGE_FIELD_NUMBER, SIZED), error.encode())
+        code = tag(Status.CODE_FIELD_NUMBER, VARINT) + varint(Status.STATUS_CODE_ERROR)
+        told.append(sized(tag(Span.STATUS_FIELD_NUMBER, SIZED), message + code))
+    return b"".join(told)
 
 
-def _nanos(unix_s: float) -> int:
-    return int(unix_s * 1e9)
+def _head(trace_id: bytes, span_id: bytes, start_s: float, end_s: float) -> bytes:
+    """Ids and times (Unix seconds) of a span."""
+    return _HEAD(_TRACE_ID, trace_id, _SPAN_ID, span_id, _START, int(start_s * 1e9), _END, int(end_s * 1e9))
+
+
+def _random_id() -> bytes:
+    return random.getrandbits(64).to_bytes(8, "big")
+
+
+_WAIT: Final = _part("wait for a replica", Span.SPAN_KIND_INTERNAL, {}, None)

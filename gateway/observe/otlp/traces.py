@@ -14,18 +14,21 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
 from gateway.core.history import EarlyRefusal
 from gateway.observe.otlp.collector import Signal, collector, resource
+from gateway.observe.otlp.encoding import SIZED, sized, tag
 from gateway.observe.otlp.spans import spans_of
 from gateway.observe.requests.ring import Found
 from gateway.observe.requests.row import RequestRow
-from gateway.wire.http.trace_context import is_sampled, trace_id_of
+from gateway.wire.http.trace_context import is_sampled, seed_of, trace_id_of
 
 log = logging.getLogger("tailgate")
 
 MAX_WAITING = 4096
-BATCH = 256
+BATCH = 512
 EVERY_S = 1.0
 MAX_PAUSE_S = 30.0
 CLOSE_S = 5.0
@@ -41,11 +44,15 @@ class TraceExporter:
         self._ratio = ratio
         self._wall_s = wall_s
         self._collector = collector(Signal.TRACES, environment)
-        self._resource = resource(environment)
+        self._resource = sized(
+            tag(ResourceSpans.RESOURCE_FIELD_NUMBER, SIZED), resource(environment).SerializeToString()
+        )
+        scope = InstrumentationScope(name="tailgate", version=version("tailgate"))
+        self._scope = sized(tag(ScopeSpans.SCOPE_FIELD_NUMBER, SIZED), scope.SerializeToString())
         self._waiting: deque[RequestRow] = deque()
         self._closing = threading.Event()
         self._is_failing = False
-        self._batch = ExportTraceServiceRequest()
+        self._batch = b""
         self._batched = 0
         """Number of requests in the batch that the collector has not answered."""
         self._has_logged = False
@@ -57,8 +64,10 @@ class TraceExporter:
         """Export a request, if it is sampled."""
         if isinstance(one, EarlyRefusal):
             return
-        if one.good and not is_sampled(trace_id_of(one.traceparent, one.request_id), self._ratio):
-            return
+        if one.good and self._ratio < 1.0:
+            trace_id = trace_id_of(one.traceparent, seed_of(one.request_id))
+            if not is_sampled(trace_id, self._ratio):
+                return
         if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
         else:
@@ -98,19 +107,17 @@ class TraceExporter:
 
     def _fill(self) -> None:
         """Make a batch of the requests that have waited longest."""
-        self._batch = ExportTraceServiceRequest()
-        scope = self._batch.resource_spans.add(resource=self._resource).scope_spans.add()
-        scope.scope.name, scope.scope.version = "tailgate", version("tailgate")
+        scope = [self._scope]
         wall_s = self._wall_s()
         for _ in range(min(BATCH, len(self._waiting))):
             row = self._waiting.popleft()
             try:
-                spans = spans_of(row, wall_s)
+                scope.append(spans_of(row, wall_s))
             except Exception as error:  # noqa: BLE001 - a bug costs this request's trace, not the exporter
                 self._is_untold(row, error)
-            else:
-                scope.spans.extend(spans)
-                self._batched += 1
+        self._batched = len(scope) - 1
+        spans = sized(tag(ResourceSpans.SCOPE_SPANS_FIELD_NUMBER, SIZED), b"".join(scope))
+        self._batch = sized(tag(ExportTraceServiceRequest.RESOURCE_SPANS_FIELD_NUMBER, SIZED), self._resource + spans)
 
     def _is_untold(self, row: RequestRow, error: Exception) -> None:
         self.dropped += 1

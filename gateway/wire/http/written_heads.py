@@ -48,12 +48,12 @@ def upstream_prefix(
     return "\r\n".join(lines).encode("latin-1") + b"\r\nx-request-id: "
 
 
-def trace_parent(head: RequestHead) -> bytes:
+def trace_parent(head: RequestHead) -> str:
     """The client's trace context; empty if it sent none that is well formed and may be forwarded."""
     parent = head.fields.get(b"traceparent")
     if parent is None or not _TRACEPARENT.fullmatch(parent) or head.is_for_us_alone(b"traceparent"):
-        return b""
-    return parent
+        return ""
+    return parent.decode()
 
 
 def upstream_head(prefix: bytes, head: RequestHead, rid: str, body_bytes: int) -> bytes:
@@ -62,15 +62,19 @@ def upstream_head(prefix: bytes, head: RequestHead, rid: str, body_bytes: int) -
     If the gateway makes traces, the attempt is the parent of the replica's spans. Its id is the end of `rid`.
     """
     parent = trace_parent(head)
+    trace = _trace_state(head) if parent else ""
     if head.trace_ratio >= 0.0:
-        attempt = rid[rid.rfind(".") + 1 :]
-        parent = parent_for(parent.decode(), head.request_id, attempt, head.trace_ratio).encode()
-    if not parent:
-        return prefix + f"{rid}\r\ncontent-length: {body_bytes}\r\n\r\n".encode()
-    state = head.fields.get(b"tracestate", b"")
-    passed = _TRACESTATE.fullmatch(state) and not head.is_for_us_alone(b"tracestate")
-    trace = b"%b\r\ntracestate: %b" % (parent, state) if passed else parent
-    return b"%b%b\r\ntraceparent: %b\r\ncontent-length: %d\r\n\r\n" % (prefix, rid.encode(), trace, body_bytes)
+        parent = parent_for(parent, head.request_id, int(rid[rid.rfind(".") + 1 :]), head.trace_ratio)
+    if parent:
+        trace = f"traceparent: {parent}\r\n{trace}"
+    return prefix + f"{rid}\r\n{trace}content-length: {body_bytes}\r\n\r\n".encode()
+
+
+def _trace_state(head: RequestHead) -> str:
+    state = head.fields.get(b"tracestate")
+    if state is None or not _TRACESTATE.fullmatch(state) or head.is_for_us_alone(b"tracestate"):
+        return ""
+    return f"tracestate: {state.decode()}\r\n"
 
 
 def status_line(status: int) -> bytes:

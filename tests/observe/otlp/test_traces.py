@@ -13,7 +13,7 @@ from gateway.observe.otlp.collector import Signal, collector
 from gateway.observe.otlp.traces import TraceExporter
 from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.row import RequestRow
-from gateway.wire.http.trace_context import is_sampled, parent_for, span_id_of, trace_id_of
+from gateway.wire.http.trace_context import is_sampled, parent_for, seed_of, span_id_of, trace_id_of
 from tests.observe.made import REFUSED
 from tests.observe.otlp.receiver import Receiver, attributes
 from tests.observe.requests.test_ring import answered, ended
@@ -161,7 +161,9 @@ def test_password_in_the_address_of_a_collector_is_not_logged() -> None:
 
 
 def test_request_without_a_trace_begins_one_that_relay_and_exporter_agree_on() -> None:
-    assert parent_for("", "tg-1", "7", 1.0) == f"00-{trace_id_of('', 'tg-1')}-{span_id_of('tg-1', '7')}-01"
-    assert parent_for("", "tg-1", "7", 0.0)[-2:] == "00"
-    kept = sum(is_sampled(trace_id_of("", f"tg-{number}"), 0.25) for number in range(4000))
+    seed = seed_of("tg-1")
+    trace_id, span_id = trace_id_of("", seed), span_id_of(seed, 7)
+    assert parent_for("", "tg-1", 7, 1.0) == f"00-{trace_id.hex()}-{span_id.hex()}-01"
+    assert parent_for("", "tg-1", 7, 0.0)[-2:] == "00"
+    kept = sum(is_sampled(trace_id_of("", seed_of(f"tg-{number}")), 0.25) for number in range(4000))
     assert 850 < kept < 1150
