@@ -18,7 +18,7 @@ REMEMBERED: Final = 4096
 """Encoded pieces that are kept, of each kind."""
 VARINT, FIXED64, SIZED = 0, 1, 2
 """Kinds of fields."""
-_DOUBLE: Final = Struct("<d").pack
+DOUBLE: Final = Struct("<d").pack
 
 
 @lru_cache(REMEMBERED)
@@ -57,7 +57,7 @@ def integer(name: str, value: int) -> bytes:
 
 def double(name: str, value: float) -> bytes:
     """See `text`."""
-    return before(name, _REAL, 8) + _DOUBLE(value)
+    return before(name, REAL, 8) + DOUBLE(value)
 
 
 def encoded(name: str, value: Value) -> bytes:
@@ -80,7 +80,7 @@ def before(name: str, kind: bytes, size: int) -> bytes:
 _ATTRIBUTE: Final = tag(Span.ATTRIBUTES_FIELD_NUMBER, SIZED)
 _KEY: Final = tag(KeyValue.KEY_FIELD_NUMBER, SIZED)
 _VALUE: Final = tag(KeyValue.VALUE_FIELD_NUMBER, SIZED)
-_REAL: Final = tag(AnyValue.DOUBLE_VALUE_FIELD_NUMBER, FIXED64)
+REAL: Final = tag(AnyValue.DOUBLE_VALUE_FIELD_NUMBER, FIXED64)
 _BOOL: Final = tag(AnyValue.BOOL_VALUE_FIELD_NUMBER, VARINT)
 _INTEGER: Final = tag(AnyValue.INT_VALUE_FIELD_NUMBER, VARINT)
 _TEXT: Final = tag(AnyValue.STRING_VALUE_FIELD_NUMBER, SIZED)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from operator import attrgetter
+from operator import add, attrgetter
 from struct import Struct
 from typing import Any, Final
 
@@ -22,11 +22,14 @@ from gateway.core.history import AttemptHistory
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Outcome
 from gateway.observe.otlp.encoding import (
+    DOUBLE,
     FIXED64,
+    REAL,
     REMEMBERED,
     SIZED,
     VARINT,
     Value,
+    before,
     double,
     encoded,
     integer,
@@ -70,16 +73,10 @@ MEASURED: Final = {
     "tailgate.forecast.wait_s": "history.wait_s",
     "tailgate.forecast.ttft_s": "history.ttft_s",
 }
-USAGE: Final = {
-    "gen_ai.usage.input_tokens": "prompt_tokens",
-    "gen_ai.usage.output_tokens": "output_tokens",
-    "gen_ai.usage.cache_read.input_tokens": "cached_tokens",
-    "gen_ai.usage.reasoning.output_tokens": "reasoning_tokens",
-}
 Getter = Callable[[object], tuple[Any, ...]]
 _of_request: Final[Getter] = attrgetter(*OF_REQUEST.values())
 _measured: Final[Getter] = attrgetter(*MEASURED.values())
-_usage: Final[Getter] = attrgetter(*USAGE.values())
+_BEFORE_MEASURED: Final = tuple(before(name, REAL, 8) for name in MEASURED)
 
 _SPAN: Final = tag(ScopeSpans.SPANS_FIELD_NUMBER, SIZED)
 _PARENT_ID: Final = sized(tag(Span.PARENT_SPAN_ID_FIELD_NUMBER, SIZED), bytes(8))[:2]
@@ -103,21 +100,26 @@ def spans_of(row: RequestRow, wall_s: float) -> bytes:
     Raises UnicodeEncodeError.
     """
     seed = seed_of(row.request_id)
-    trace_id, server_id = trace_id_of(row.traceparent, seed), _random_id()
+    trace_id, server_id = bytes.fromhex(trace_id_of(row.traceparent, seed)), _random_id()
     ended_at = wall_s + row.ended_at
     body_at = ended_at - row.e2e_s
     told = [_head(trace_id, server_id, body_at - row.receive_s, ended_at), _request_part(_of_request(row))]
     if row.traceparent:
         told.append(_PARENT_ID + bytes.fromhex(row.traceparent[36:52]))
     told.append(text("tailgate.request_id", row.request_id))
-    told += [double(name, value) for name, value in zip(MEASURED, _measured(row), strict=True) if value is not None]
+    measured = _measured(row)
+    if None in measured:
+        told += [double(name, value) for name, value in zip(MEASURED, measured, strict=True) if value is not None]
+    else:
+        told += map(add, _BEFORE_MEASURED, map(DOUBLE, measured))
     spans = [sized(_SPAN, b"".join(told))]
     parent = _PARENT_ID + server_id
     if row.waited:
         spans.append(sized(_SPAN, _head(trace_id, _random_id(), body_at, body_at + row.queue_s) + parent + _WAIT))
     for attempt in row.history.attempts:
         opened_at = wall_s + attempt.opened_at
-        told = [_head(trace_id, span_id_of(seed, attempt.id), opened_at, wall_s + attempt.ended_at), parent]
+        span_id = bytes.fromhex(span_id_of(seed, str(attempt.id)))
+        told = [_head(trace_id, span_id, opened_at, wall_s + attempt.ended_at), parent]
         _add_attempt(told, row, attempt, wall_s)
         spans.append(sized(_SPAN, b"".join(told)))
     return b"".join(spans)
@@ -134,7 +136,14 @@ def _add_attempt(told: list[bytes], row: RequestRow, attempt: AttemptHistory, wa
             told.append(text("gen_ai.response.id", attempt.answer_id))
         if first_at is not None:
             told.append(double("gen_ai.response.time_to_first_chunk", first_at - attempt.opened_at))
-        told += [integer(name, value) for name, value in zip(USAGE, _usage(attempt), strict=True) if value is not None]
+        if attempt.prompt_tokens is not None:
+            told.append(integer("gen_ai.usage.input_tokens", attempt.prompt_tokens))
+        if attempt.output_tokens is not None:
+            told.append(integer("gen_ai.usage.output_tokens", attempt.output_tokens))
+        if attempt.cached_tokens is not None:
+            told.append(integer("gen_ai.usage.cache_read.input_tokens", attempt.cached_tokens))
+        if attempt.reasoning_tokens is not None:
+            told.append(integer("gen_ai.usage.reasoning.output_tokens", attempt.reasoning_tokens))
 
 
 @lru_cache(REMEMBERED)

@@ -23,7 +23,7 @@ from gateway.observe.otlp.encoding import SIZED, sized, tag
 from gateway.observe.otlp.spans import spans_of
 from gateway.observe.requests.ring import Found
 from gateway.observe.requests.row import RequestRow
-from gateway.wire.http.trace_context import is_sampled, seed_of, trace_id_of
+from gateway.wire.http.trace_context import is_sampled, seed_of
 
 log = logging.getLogger("tailgate")
 
@@ -64,10 +64,8 @@ class TraceExporter:
         """Export a request, if it is sampled."""
         if isinstance(one, EarlyRefusal):
             return
-        if one.good and self._ratio < 1.0:
-            trace_id = trace_id_of(one.traceparent, seed_of(one.request_id))
-            if not is_sampled(trace_id, self._ratio):
-                return
+        if one.good and self._ratio < 1.0 and not is_sampled(one.traceparent, seed_of(one.request_id), self._ratio):
+            return
         if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
         else:

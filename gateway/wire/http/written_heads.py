@@ -64,7 +64,7 @@ def upstream_head(prefix: bytes, head: RequestHead, rid: str, body_bytes: int) -
     parent = trace_parent(head)
     trace = _trace_state(head) if parent else ""
     if head.trace_ratio >= 0.0:
-        parent = parent_for(parent, head.request_id, int(rid[rid.rfind(".") + 1 :]), head.trace_ratio)
+        parent = parent_for(parent, head.request_id, rid[rid.rfind(".") + 1 :], head.trace_ratio)
     if parent:
         trace = f"traceparent: {parent}\r\n{trace}"
     return prefix + f"{rid}\r\n{trace}content-length: {body_bytes}\r\n\r\n".encode()

@@ -17,7 +17,7 @@ Value = str | bool | int | float | None
 
 def spans(row: RequestRow, wall_s: float) -> list[Span]:
     """Without the ids that are random."""
-    trace_id = trace_id_of(row.traceparent, seed_of(row.request_id))
+    trace_id = bytes.fromhex(trace_id_of(row.traceparent, seed_of(row.request_id)))
     body_at = wall_s + row.ended_at - row.e2e_s
     server = Span(
         trace_id=trace_id,
@@ -45,7 +45,7 @@ def spans(row: RequestRow, wall_s: float) -> list[Span]:
 def _attempt_span(row: RequestRow, attempt: AttemptHistory, trace_id: bytes, wall_s: float) -> Span:
     span = Span(
         trace_id=trace_id,
-        span_id=span_id_of(seed_of(row.request_id), attempt.id),
+        span_id=bytes.fromhex(span_id_of(seed_of(row.request_id), str(attempt.id))),
         name=f"{OPERATIONS.get(row.endpoint, row.endpoint)} {row.model}",
         kind=Span.SPAN_KIND_CLIENT,
         start_time_unix_nano=int((wall_s + attempt.opened_at) * 1e9),
