@@ -23,6 +23,7 @@ from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.requests.records import RequestRecords
 from gateway.observe.requests.ring import sent_for
+from gateway.observe.snapshots import snapshot_in_pieces
 from gateway.observe.sources import Discovered, RelayView, Sources, Watched
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
@@ -62,6 +63,7 @@ class AdminPort:
             version=version("tailgate"),
             policy=lambda: self.handler.policy,
             snapshot=lambda: self.controller.snapshot(self.driver.clock()),
+            snapshot_in_pieces=partial(snapshot_in_pieces, self.controller, self.driver.clock),
             reload=lambda: self.reloads.latest,
             connections=self._connections,
             relays=self._relays,

@@ -112,7 +112,8 @@ def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
 
     @router.get("/loads")
     async def loads() -> Response:
-        body = document({"pools": [load_of(pool) for pool in sources.snapshot().pools]})
+        pools = (await sources.snapshot_in_pieces()).pools
+        body = document({"pools": [load_of(pool) for pool in pools]})
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     @router.get("/metrics")
@@ -141,7 +142,7 @@ def _state(metrics: Metrics, sources: Sources) -> APIRouter:
 
     @router.get("/admin/state")
     async def show() -> StreamingResponse:
-        pieces = state_pieces(state(metrics, sources, started))
+        pieces = state_pieces(await state(metrics, sources, started))
         return StreamingResponse(pieces, media_type="application/json", headers={"cache-control": "no-store"})
 
     @router.get("/admin/policy")

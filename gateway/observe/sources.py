@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.core.estimators.histograms import LogHistogram
@@ -93,6 +93,8 @@ class Sources:
     version: str
     policy: Callable[[], Policy]
     snapshot: Callable[[], Snapshot]
+    snapshot_in_pieces: Callable[[], Awaitable[Snapshot]]
+    """The same for a page that may wait."""
     reload: Callable[[], Reload]
     connections: Callable[[], int]
     """Client connections that are open."""

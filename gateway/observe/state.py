@@ -20,11 +20,10 @@ from gateway.observe.metrics.facts import STAGES, Attainment, RefusalFamily, Tie
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.window import SPAN_S, Quantiles
+from gateway.observe.snapshots import REPLICAS_AT_ONCE
 from gateway.observe.sources import Sources
 
 TENANTS_SHOWN = 100
-REPLICAS_AT_ONCE = 100
-"""Replicas that are encoded without a pause: 2 ms."""
 _FIELDS: dict[type, tuple[str, ...]] = {}
 """Names of the fields of each dataclass that was encoded."""
 TOLD = (RefusalFamily.AT_ONCE, RefusalFamily.WAITED)
@@ -64,10 +63,10 @@ async def state_pieces(found: Mapping[str, object]) -> AsyncIterator[bytes]:
     yield b"]}"
 
 
-def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, object]:
+async def state(metrics: Metrics, sources: Sources, started: float) -> dict[str, object]:
     """The present state, with sliding windows up to `sources.now()`. It contains dataclasses: see `document`."""
-    now = sources.now()
-    policy, snapshot, reload = sources.policy(), sources.snapshot(), sources.reload()
+    snapshot = await sources.snapshot_in_pieces()
+    now, policy, reload = sources.now(), sources.policy(), sources.reload()
     not_ready, watched = sources.not_ready(), sources.watched()
     busiest = sorted(snapshot.tenants, key=lambda tenant: (-tenant.in_flight, tenant.tenant))
     return {

@@ -209,10 +209,16 @@ def _waits(*seconds: float) -> LogHistogram:
     return waits
 
 
+async def a_snapshot(found: Snapshot = SNAPSHOT) -> Snapshot:
+    """For a page that may wait."""
+    return found
+
+
 SOURCES = Sources(
     version="1.2.3",
     policy=lambda: POLICY,
     snapshot=lambda: SNAPSHOT,
+    snapshot_in_pieces=a_snapshot,
     reload=lambda: Reload(1_700_000_000.0),
     store=lambda: StoreView("127.0.0.1:6379", 1, 0, ""),
     relays=lambda: [RelayView(1, 4711, 7, 3, 0.001)],

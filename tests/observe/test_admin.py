@@ -18,11 +18,12 @@ from gateway.core.history import EarlyRefusal
 from gateway.core.results import Outcome, Reason
 from gateway.observe.admin import Access, Done, admin_app
 from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.snapshots import REPLICAS_AT_ONCE
 from gateway.observe.sources import Reload, Sources
-from gateway.observe.state import REPLICAS_AT_ONCE, document, state_pieces
+from gateway.observe.state import document, state_pieces
 from gateway.observe.state import state as state_of
 
-from .made import FREE, OK, POLICY, REFUSED, SNAPSHOT, SOURCES, a_request
+from .made import FREE, OK, POLICY, REFUSED, SNAPSHOT, SOURCES, a_request, a_snapshot
 
 TOKEN = "canary-admin-token"
 
@@ -190,7 +191,7 @@ async def test_the_admin_state_has_the_error_of_a_failed_reload(process: Process
 async def test_admin_state_shows_only_the_busiest_of_many_tenants(process: Process) -> None:
     one = SNAPSHOT.tenants[0]
     many = tuple(replace(one, tenant=f"t{number:04}", in_flight=number % 7) for number in range(5000))
-    shown = await state(process, snapshot=lambda: replace(SNAPSHOT, tenants=many))
+    shown = await state(process, snapshot_in_pieces=lambda: a_snapshot(replace(SNAPSHOT, tenants=many)))
     assert shown["tenants_total"] == 5000
     assert len(shown["tenants"]) == 100
     assert {tenant["in_flight"] for tenant in shown["tenants"]} == {6}
@@ -409,8 +410,8 @@ async def test_admin_state_of_a_large_fleet_comes_in_pieces_of_a_few_replicas() 
     short, _ = SNAPSHOT.pools
     replicas = tuple(replace(short.replicas[0], name=f"r{number}") for number in range(1000))
     pools = (replace(short, replicas=replicas), replace(short, name="empty", replicas=()))
-    sources = replace(SOURCES, snapshot=lambda: replace(SNAPSHOT, pools=pools))
-    found = state_of(Metrics(POLICY), sources, 0.0)
+    sources = replace(SOURCES, snapshot_in_pieces=lambda: a_snapshot(replace(SNAPSHOT, pools=pools)))
+    found = await state_of(Metrics(POLICY), sources, 0.0)
     pieces = [piece async for piece in state_pieces(found)]
     assert max(piece.count(b'"unprefilled_tokens"') for piece in pieces) == REPLICAS_AT_ONCE
     assert json.loads(b"".join(pieces)) == json.loads(document(found))

@@ -26,6 +26,7 @@ from gateway.fleet.metrics_text import read_page
 from gateway.fleet.models_json import read_models
 from gateway.observe.admin import Access, admin_app
 from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.snapshots import snapshot_in_pieces
 from gateway.wire.numbers import MAX_COUNT
 
 from .made import FREE, POLICY, SOURCES, a_request
@@ -116,6 +117,7 @@ class Gateway:
             SOURCES,
             policy=lambda: RULES,
             snapshot=lambda: self.controller.snapshot(self.now),
+            snapshot_in_pieces=lambda: snapshot_in_pieces(self.controller, lambda: self.now),
             find=lambda name, tier: (RULES.model(name), ""),
             explain=lambda asked: self.controller.explain(asked, self.now),
             now=lambda: self.now,

@@ -42,13 +42,13 @@ def test_each_refusal_reason_belongs_to_one_family(record: Record, family: Refus
     assert family_of(record) is family
 
 
-def test_state_and_metrics_show_refusal_times_apart_from_failures() -> None:
+async def test_state_and_metrics_show_refusal_times_apart_from_failures() -> None:
     metrics = Metrics(POLICY)
     for number in range(20):
         metrics.ended(replace(REFUSED, e2e_s=2.0, waited=True) if number < 4 else REFUSED)
         metrics.ended(FAILED)
     metrics.ended(OK)
-    shown: Any = state(metrics, SOURCES, 0.0)
+    shown: Any = await state(metrics, SOURCES, 0.0)
     premium, free = shown["tiers"]
     told = premium["refusals"]
     assert {name: told[name]["count"] for name in told} == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from gateway.core.estimators.rates import DrainRate
@@ -15,7 +16,7 @@ from gateway.core.fleet.replica import BaseReplica
 from gateway.core.fleet.routing import ROUTERS, LeastPrefill
 from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Request
-from gateway.core.snapshot import PoolView, ReplicaState
+from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView
 
 MIN_START: Final = 0.1  # share (0-1) of its slots that a replica has at the start of a slow start
 MENDED_START: Final = 0.5  # `MIN_START` after good probes, when the replica's caches are warm
@@ -129,8 +130,8 @@ class Pool(ReplicaChoice[Replica]):
         """Whether `replica` belongs to this pool. A replica that a reload removed may still have requests."""
         return self.replicas.get(replica.spec.name) is replica
 
-    def view(self, now: float, held: int, held_s: float) -> PoolView:
-        """A copy for the admin pages and metrics. `held` and `held_s` come from `held_by_pool`."""
+    def view(self, now: float, held: int, held_s: float, seen: Mapping[str, ReplicaView]) -> PoolView:
+        """A copy for pages and metrics. `held`, `held_s`: see `held_by_pool`; `seen`: see `Inspector.snapshot`."""
         return PoolView(
             name=self.spec.name,
             in_flight=self.in_flight,
@@ -139,10 +140,7 @@ class Pool(ReplicaChoice[Replica]):
             queue_limit=self.spec.queue_limit,
             slots=self.slots,
             drain_rate=self.drain.per_s(),
-            replicas=tuple(
-                r.view(self.spec.name, self.backoffs.left_s(r, now), self.bound(r, now), now)
-                for r in self.replicas.values()
-            ),
+            replicas=tuple(seen.get(name) or self.replica_view(r, now) for name, r in self.replicas.items()),
             panic=any(r.slots and r.severity for r in self.replicas.values()),
             held=held,
             held_s=held_s,
@@ -150,3 +148,7 @@ class Pool(ReplicaChoice[Replica]):
             prefill_limit_tokens=None if self.prefill_limit == math.inf else self.prefill_limit,
             on_hold=len(self.held),
         )
+
+    def replica_view(self, replica: Replica, now: float) -> ReplicaView:
+        """A copy of one of its replicas."""
+        return replica.view(self.spec.name, self.backoffs.left_s(replica, now), self.bound(replica, now), now)

@@ -285,7 +285,7 @@ class BaseReplica(RoutingTarget):
 
     def view(self, pool: str, rests_s: float, bound: CapacityBound | None, now: float) -> ReplicaView:
         """A copy for the admin pages and metrics. `rests_s`: seconds of backoff left."""
-        limit_s = self.budget.limit_s
+        limit_s, told = self.budget.limit_s, self.cache.evidence
         return ReplicaView(
             name=self.spec.name,
             url=self.spec.url,
@@ -306,16 +306,7 @@ class BaseReplica(RoutingTarget):
             step_s=self.budget.step_s(self.total_held_tokens, now),
             step_limit_s=None if limit_s == math.inf else limit_s,
             bound=bound,
-            cache=self._cache_view(),
+            cache=CacheView(told.hit_rate, told.kept, told.predicted_tokens, told.reported_tokens),
             adapters=self.adapters.loaded(),
             others_in_flight=self.others.in_flight,
-        )
-
-    def _cache_view(self) -> CacheView:
-        evidence = self.cache.evidence
-        return CacheView(
-            hit_rate=evidence.hit_rate,
-            kept=evidence.kept,
-            predicted_tokens=evidence.predicted_tokens,
-            reported_tokens=evidence.reported_tokens,
         )

@@ -19,7 +19,7 @@ from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.scheduling.remembered import memory, memory_of
 from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 from gateway.core.serving import fallback_of
-from gateway.core.snapshot import QueuePosition, ReplicaState, Snapshot
+from gateway.core.snapshot import QueuePosition, ReplicaState, ReplicaView, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Holdings:
         return self == NOTHING_HELD
 
 
+NOTHING_SEEN: Final[Mapping[str, ReplicaView]] = {}
 NOTHING_HELD: Final = Holdings(0, 0, {}, {}, 0, 0, 0, 0, frozenset(), {}, 0)
 
 
@@ -215,13 +216,19 @@ class Inspector:
             promises=state.admission.promises.open,
         )
 
-    def snapshot(self, now: float) -> Snapshot:
-        """A copy of the whole state, for the admin pages and metrics. `now` must not be before the last call."""
+    def replica_views(self, names: Iterable[str], now: float) -> dict[str, ReplicaView]:
+        """A part of a snapshot: copies of some replicas, by name."""
+        now = max(now, self._call.now)
+        found = [replica for replica in map(self.state.fleet.replica, names) if replica is not None]
+        return {replica.spec.name: replica.pool.replica_view(replica, now) for replica in found}
+
+    def snapshot(self, now: float, seen: Mapping[str, ReplicaView] = NOTHING_SEEN) -> Snapshot:
+        """A copy of the state, for the admin pages and metrics. `seen`: parts of it that were copied just before."""
         now = max(now, self.state.call.now)
         state, held = self.state, self.held(now)
         return Snapshot(
             generation=state.policy.generation,
-            pools=tuple(pool.view(now, *held[pool.spec.name]) for pool in state.fleet),
+            pools=tuple(pool.view(now, *held[pool.spec.name], seen) for pool in state.fleet),
             tenants=state.accounting.views(now),
             forecast=state.forecaster.view(),
             hedged_pools=state.hedges.pool_views(now),
