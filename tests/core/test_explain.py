@@ -296,4 +296,5 @@ def test_refusal_by_a_percentile_is_not_blamed_on_a_forecast_that_is_not_trusted
     found = explained(story)
     assert isinstance(found, PlacementExplanation)
     assert (found.verdict, found.constraint) == ("refused", "TTFT p90")
-    assert "later than 0.5 s with a probability of more than 0.99; at most 0.09 of the answers may be late" in found.why
+    assert "later than 0.5 s with a probability of more than 0.99. With it, 0.33 of the" in found.why
+    assert "at most 0.09 may be, so that the p90 stays within 0.5 s." in found.why

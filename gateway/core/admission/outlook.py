@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from gateway.core.admission.promises import Doubt, Promises
-from gateway.core.admission.wording import above_bound, above_limit
+from gateway.core.admission.wording import above_bound, above_limit, probability
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.wait import drain_per_s, own_drain_per_s
@@ -79,11 +79,12 @@ class Outlook:
         if broken is None:
             return reason(offer, forecast)
         bound_s = broken.objective.threshold_s
-        late, allowed = above_limit(doubt.late[-1], broken.allowed)
+        late = doubt.late[-1]
+        share, allowed = above_limit(broken.late_share(late, forecast.at), broken.allowed)
         return (
             f"The replicas are busy. Predicted: the first token comes later than {bound_s:g} s with a probability of "
-            f"{late}; at most {allowed} of the answers may be late, so that the {broken.objective.percentile} stays "
-            f"within {bound_s:g} s."
+            f"{probability(late)}. With it, {share} of the latest answers would be late; at most {allowed} may be, so "
+            f"that the {broken.objective.percentile} stays within {bound_s:g} s."
         )
 
 

@@ -20,8 +20,9 @@ def probability(p: float, decimals: int = DECIMALS) -> str:
 
 
 def above_limit(p: float, limit: float) -> tuple[str, str]:
-    """A probability and a limit below it, with as many decimals as show that it is above."""
-    for decimals in range(DECIMALS, MAX_DECIMALS):
+    """A probability and a limit below it, with as many decimals as show the limit, and that it is above."""
+    first = next((d for d in range(DECIMALS, MAX_DECIMALS) if abs(round(limit, d) - limit) <= 0.05 * limit), DECIMALS)
+    for decimals in range(first, MAX_DECIMALS):
         shown, bound = probability(p, decimals), f"{limit:.{decimals}f}"
         number = float(shown.rpartition(" ")[2])
         if not shown.startswith("less") and (number > float(bound) or (number == float(bound) and " " in shown)):

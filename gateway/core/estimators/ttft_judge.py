@@ -34,16 +34,13 @@ from gateway.core.estimators.rates import Decay
 from gateway.core.slo import Objective
 
 MEMORY_S: Final = 10.0
-"""Time constant (seconds) of forgetting. It is short, so that an objective holds in every window with enough answers.
-"""
+"""Time constant (seconds) of forgetting: short, so that an objective holds in each window with enough answers."""
 OFFERED_MEMORY_S: Final = 60.0
 """The same for what idle replicas could keep: fewer arrivals would show too little of a mix of prompts."""
 SAFETY: Final = 0.9
 """Admissions use up this share of the allowed late answers. The rest is a margin for chance."""
 STEP: Final = 0.1
-"""Change of the logarithm of the margin per answer. Over 49 cells of four engines, .05 and .2 change the mean goodput
-by less than .001.
-"""
+"""Change of log margin per answer. Over 49 cells of four engines, .05 and .2 change the goodput by less than .001."""
 MAX_MARGIN: Final = 4.0
 """The margin stays between 1 / `MAX_MARGIN` and this: answers of a nearly idle fleet show little about tails."""
 
@@ -104,11 +101,12 @@ class TtftJudge(Remembering):
 
     def admits(self, p: float, now: float) -> bool:
         """Whether one more request may be admitted. `p` (0-1): P(it is late), corrected."""
-        if p <= self.allowed or self.is_beyond():
-            return True
+        return p <= self.allowed or self.is_beyond() or self.late_share(p, now) <= self.allowed
+
+    def late_share(self, p: float, now: float) -> float:
+        """Share (0-1) of late answers with one more request, admitted ones included. `p`: as for `admits`."""
         kept = self._answers_decay.kept(now)
-        count = kept * self._answers + self._admitted + 1.0
-        return kept * self._late + self._expected + p <= self.allowed * count
+        return (kept * self._late + self._expected + p) / (kept * self._answers + self._admitted + 1.0)
 
     def offered(self, alone: float, now: float) -> None:
         """Count an arrival. `alone` (0-1): P(an idle replica would be late for it)."""
