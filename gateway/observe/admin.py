@@ -10,8 +10,8 @@ no data.
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -108,7 +108,6 @@ def _probes(sources: Sources) -> APIRouter:
 
 def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
     router = APIRouter()
-    collector = registry(metrics, sources)
 
     @router.get("/loads")
     async def loads() -> Response:
@@ -119,7 +118,8 @@ def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
     @router.get("/metrics")
     async def page(request: Request) -> StreamingResponse:
         form = chosen(request.headers.get("accept", ""))
-        body: AsyncIterator[bytes] = render(collector, form)
+        snapshot = await sources.snapshot_in_pieces()
+        body = render(registry(metrics, replace(sources, snapshot=lambda: snapshot)), form)
         return StreamingResponse(body, headers={"content-type": form.content_type})
 
     return router

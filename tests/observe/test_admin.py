@@ -415,3 +415,14 @@ async def test_admin_state_of_a_large_fleet_comes_in_pieces_of_a_few_replicas() 
     pieces = [piece async for piece in state_pieces(found)]
     assert max(piece.count(b'"unprefilled_tokens"') for piece in pieces) == REPLICAS_AT_ONCE
     assert json.loads(b"".join(pieces)) == json.loads(document(found))
+
+
+@pytest.mark.parametrize("path", ["/loads", "/metrics", "/admin/state"])
+async def test_page_waits_for_a_snapshot_in_pieces_and_takes_none_at_once(process: Process, path: str) -> None:
+    pool = replace(SNAPSHOT.pools[0], name="in-pieces")
+    pieces = partial(a_snapshot, replace(SNAPSHOT, pools=(pool,)))
+    sources = replace(SOURCES, snapshot=pytest.fail, snapshot_in_pieces=pieces)
+    async with process.client(sources=sources) as client:
+        answer = await client.get(path)
+    assert answer.status_code == 200
+    assert "in-pieces" in answer.text
