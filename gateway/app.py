@@ -81,8 +81,8 @@ class Gateway:
         relays: FrameClock | None = None,
     ) -> None:
         """`clock`: returns the time in seconds, for all parts. Timers are those of the event loop. `unix_s`: the Unix
-        time, for days of quotas. `relays`: the clock of a decider, whose relays serve the API; None if this process
-        serves it.
+        time, for quotas and kept state. `relays`: the clock of a decider, whose relays serve the API; None if this
+        process serves it.
         """
         clock = clock if relays is None else relays.read
         self.settings = settings
@@ -120,10 +120,11 @@ class Gateway:
         self.sweeper = ControllerSweeper(self.driver, api.oddities, little, limits, steps, tell)
         self.finder = ReplicaFinder(clock, out_of_service, lambda: self.reloads.found(), bug)
         waker = Waker(self.controller.on_hold, self.fleet.asleep, clock)
-        users = PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder, waker, self.hub)
-        self.reloads = PolicyReloads(users, settings, policy, policy_path)
         directory = settings.state_dir
-        self._state = None if directory is None else StateKeeper(directory, self.driver, responses)
+        self._state = None if directory is None else StateKeeper(directory, self.driver, responses, unix_s)
+        absent = None if self._state is None else self._state.absent
+        users = PolicyUsers(self.driver, api, self.metrics, self.fleet, self.finder, waker, self.hub, absent)
+        self.reloads = PolicyReloads(users, settings, policy, policy_path)
         self._lag = LoopLag(clock, partial(self.sweeper.supervised, self.metrics.roll))
         self._tasks: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()

@@ -18,6 +18,7 @@ from gateway.access import POLL_FILES_S, accessible, files_of, stamps_of
 from gateway.api_side import ApiSide
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
+from gateway.driving.absent_replicas import AbsentReplicas
 from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.fleet.discovery.finder import ReplicaFinder
@@ -65,6 +66,8 @@ class PolicyUsers:
     waker: Waker
     hub: RelayHub | None
     """The relays; None if this process serves the API."""
+    absent: AbsentReplicas | None
+    """Facts of a predecessor about replicas that may still come; None if no state is kept."""
 
 
 class PolicyReloads:
@@ -168,6 +171,8 @@ class PolicyReloads:
         if users.hub is not None:
             users.hub.configure(policy)
         users.driver.configure(policy)
+        if users.absent is not None:
+            users.absent.claim()
         users.waker.configure(policy)
         users.api.configure(policy, prepared.callers)
 

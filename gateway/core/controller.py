@@ -282,7 +282,7 @@ class Controller(Inspector):
     def recall(self, memory: Mapping[str, object], away_s: float, now: float) -> list[Command]:
         """Take over what a predecessor had learned when it ended, `away_s` seconds (>= 0) ago.
 
-        `memory`: that of its `memory` and `memory_of`, with tuples for lists. Called before the first request.
+        `memory`: that of its `memory` and `memory_of`, with tuples for lists. Called before its replicas get requests.
         """
         commands = self._call.begin(now)
         recall(self.state, memory, away_s)

@@ -1,9 +1,10 @@
 """Learned facts of a gateway, as bytes for its successor.
 
-{"tailgate_state": 1, "sha256": ..., "written_unix_s": ...}      the header; the checksum is that of all other lines
+{"tailgate_state": 1, "sha256": ..., "written_unix_s": ...}      the header; checksum of all other lines.
 {"memory": {...}}                                                `Controller.memory`
 {"replicas": {name: {...}, ...}}                                 `Controller.memory_of`, perhaps in several lines
-{"responses": [[...], ...]}                                      stored responses, perhaps in several lines
+{"absent": {name: {...}, ...}}                                   `AbsentReplicas.facts`
+{"responses": [[...], ...]}                                      stored responses, likewise
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def in_tuples(data: object) -> object:
 def _read(parts: Iterable[object], written_unix_s: float) -> SavedState:
     memory: Mapping[str, object] = NOTHING
     replicas: dict[str, object] = {}
+    absent: dict[str, object] = {}
     responses: list[Sequence[object]] = []
     for part in parts:
         match part:
@@ -79,6 +81,8 @@ def _read(parts: Iterable[object], written_unix_s: float) -> SavedState:
                 memory = objects_in(in_tuples(found))
             case {"replicas": dict(found)}:
                 replicas.update(objects_in(in_tuples(found)))
+            case {"absent": dict(found)}:
+                absent.update(objects_in(in_tuples(found)))
             case {"responses": list(rows)}:
                 responses += rows
-    return SavedState({**memory, "replicas": replicas}, tuple(responses), written_unix_s)
+    return SavedState({**memory, "replicas": replicas, "absent": absent}, tuple(responses), written_unix_s)

@@ -11,14 +11,14 @@ import fcntl
 import logging
 import os
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
 from gateway.core.estimators.memory import objects_in
 from gateway.core.results import Callback
+from gateway.driving.absent_replicas import AbsentReplicas
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.state_bytes import SavedState, UnreadableStateError, line_of, state_from_bytes, with_header
 from gateway.hash_seed import NAME, HashSeedError, read_seed
@@ -103,8 +103,12 @@ class StateDir:
 class StateKeeper:
     """Writes the state of the controller and of the stored responses, and gives them to their successors."""
 
-    def __init__(self, directory: Path, driver: LocalDriver, responses: StoredResponses) -> None:
+    def __init__(
+        self, directory: Path, driver: LocalDriver, responses: StoredResponses, unix_s: Callable[[], float]
+    ) -> None:
         """Raises `StateDirError`."""
+        self.absent = AbsentReplicas(driver, unix_s)
+        self._unix_s = unix_s
         self._dir = StateDir(directory)
         self._driver = driver
         self._responses = responses
@@ -115,8 +119,9 @@ class StateKeeper:
         """Read the state. It is called before the first request."""
         saved = await asyncio.to_thread(self._dir.read)
         if saved is not None:
-            away_s = max(0.0, time.time() - saved.written_unix_s)
-            self._driver.recall(_readable(saved.memory), away_s)
+            memory, away_s = _readable(saved.memory), max(0.0, self._unix_s() - saved.written_unix_s)
+            self._driver.recall(memory, away_s)
+            self.absent.keep(memory, saved.written_unix_s)
             try:
                 self._responses.recall(saved.responses, self._driver.clock() - away_s)
             except Exception as error:  # noqa: BLE001 - a bug costs the responses; the gateway starts in any case
@@ -140,7 +145,7 @@ class StateKeeper:
     async def _write(self) -> None:
         try:
             data = await self._data()
-            await asyncio.to_thread(lambda: self._dir.write(with_header(data, time.time())))
+            await asyncio.to_thread(lambda: self._dir.write(with_header(data, self._unix_s())))
         except OSError as error:
             if not self._has_failed:
                 log.error("%s cannot be written: %s; it is tried again", self._dir.path, error.strerror)
@@ -158,6 +163,9 @@ class StateKeeper:
         for names in batched(name for _, name, _, _ in controller.states()):
             await asyncio.sleep(0)  # requests are served in between
             lines.append(line_of("replicas", {name: controller.memory_of(name) for name in names}))
+        for absent in batched(self.absent.facts().items()):
+            await asyncio.sleep(0)
+            lines.append(line_of("absent", dict(absent)))
         for rows in batched(self._responses.memory(now)):
             await asyncio.sleep(0)
             lines.append(line_of("responses", rows))
@@ -168,8 +176,15 @@ def _readable(memory: Mapping[str, object]) -> Mapping[str, object]:
     """The memory without blocks of prompts that were hashed with another key."""
     if memory.get("key") == KEY:
         return memory
-    replicas = objects_in(memory.get("replicas"))
-    return {**memory, "replicas": {name: {**objects_in(each), "blocks": ()} for name, each in replicas.items()}}
+    return {
+        **memory,
+        "replicas": _without_blocks(memory.get("replicas")),
+        "absent": _without_blocks(memory.get("absent")),
+    }
+
+
+def _without_blocks(replicas: object) -> dict[str, object]:
+    return {name: {**objects_in(facts), "blocks": ()} for name, facts in objects_in(replicas).items()}
 
 
 def batched(items: Iterable[T]) -> Iterator[list[T]]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,6 +31,7 @@ from .conftest import EmulatorFactory
 from .policies import rules
 from .process import serving
 from .raw import MODEL
+from .test_discovered_replicas import OFTEN, publish, targets
 from .test_several_processes import decider_of, seen, two_relays
 from .waiting import until
 
@@ -207,6 +209,47 @@ async def test_decider_that_is_killed_hands_its_facts_to_its_successor(
         state = await seen(served, lambda state: state["forecast"]["pools"])
         assert state["forecast"]["pools"][0]["samples"] >= samples
         assert b"the gateway knows what it had learned" in served.written
+
+
+@asynccontextmanager
+async def finding(folder: Path, later_s: float = 0.0) -> AsyncIterator[Gateway]:
+    """A gateway with the replicas of a file, and with state. `later_s`: how much later it is, by its wall clock."""
+    policy = rules(pool=f"discover: {{file: {folder}/replicas.json}}, {OFTEN}")
+    settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, state_dir=folder / "state")
+    async with Gateway(settings, load_text(policy, "p.yaml", {}), unix_s=lambda: time.time() + later_s) as gw:
+        yield gw
+
+
+def prompts_of(gw: Gateway, name: str) -> object:
+    """Prompts that a replica had, as they are remembered."""
+    memory: Any = gw.controller.memory_of(name)
+    return memory["budget"]["prompts"]["sum"]
+
+
+@pytest.mark.parametrize(("later_s", "known"), [(3000.0, True), (3700.0, False)], ids=["in time", "after an hour"])
+async def test_facts_of_replicas_that_are_found_late_wait_for_them_an_hour_over_restarts(
+    tmp_path: Path, emulator: EmulatorFactory, later_s: float, known: bool
+) -> None:
+    fleet = await emulator(replicas=2)
+    names = [url.removeprefix("http://") for url in fleet.urls]
+    publish(tmp_path, targets(*fleet.urls))
+    async with finding(tmp_path) as gw:
+        await until(gw.controller.alive)
+        await answered(gw.url, 30)
+        gw.driver.drain(names[1], True)
+        before = [prompts_of(gw, name) for name in names]
+        (pool,) = gw.controller.forecaster.view().pools
+    (tmp_path / "replicas.json").unlink()
+    for part in (1, 2):
+        async with finding(tmp_path, later_s * part / 3) as gw:
+            assert gw.finder.reports()[0].error
+    async with finding(tmp_path, later_s) as gw:
+        publish(tmp_path, targets(*fleet.urls))
+        await until(lambda: gw.controller.state.fleet.replica(names[1]) is not None)
+        assert [gw.controller.memory_of(name)["drained"] for name in names] == [False, known]
+        assert ([prompts_of(gw, name) for name in names] == before) == known
+        assert gw.controller.forecaster.view().pools[0].samples == pool.samples
+    assert not state_from_bytes((tmp_path / "state" / "state.jsonl").read_bytes()).memory["absent"]
 
 
 async def homes(url: str, replicas: list[Capture], talks: Iterable[int] = range(8)) -> dict[int, int]:
