@@ -49,11 +49,16 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, policy: str, *, descriptors: int | None = None, **environment: str
+    folder: Path,
+    policy: str,
+    *,
+    descriptors: int | None = None,
+    ports: tuple[int, int] = (0, 0),
+    **environment: str,
 ) -> AsyncIterator[Serving]:
-    """Start it on free ports with `policy`, written into `folder`; kill it if it still runs in the end.
+    """Start it with `policy`, written into `folder`; kill it if it still runs in the end.
 
-    `descriptors`: its limit of open files.
+    `descriptors`: its limit of open files. `ports`: of API and admin; 0: any free one.
     """
     file = folder / "policy.yaml"
     file.write_text(policy)
@@ -65,9 +70,9 @@ async def serving(
         "--policy",
         str(file),
         "--port",
-        "0",
+        str(ports[0]),
         "--admin-port",
-        "0",
+        str(ports[1]),
     )
     if descriptors is not None:
         command = ("/bin/sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command)
