@@ -13,6 +13,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from gateway.core.estimators.rates import Rate
@@ -111,6 +112,8 @@ class Leases:
         """How many gateways share the limits, and how many the controller knows of."""
         self._whole: set[Tenancy] = set()
         """Tenants of whom the present round has all limits."""
+        self._held: dict[_Place, LimitLease] = {}
+        """The last leases of limits that refill."""
         self._errors: dict[Tenancy, str] = {}
         """By tenant and tier: why a limit could not be leased at the last try."""
 
@@ -155,6 +158,18 @@ class Leases:
                 rows = []
             rows += more
         yield self._call(rows, now)  # even without any, to learn which limits others use
+
+    def give_up(self) -> None:
+        """The store is away: leases lapse. If only this gateway cannot reach it, it uses more than it leased, and says
+        so as soon as it can.
+        """
+        if self._held:
+            self._share(self._gateways, tuple([self._lapsed(place) for place in list(self._held)]))
+
+    def _lapsed(self, place: _Place) -> LimitLease:
+        """A lease that ended when it was asked for: from then on the equal share of this gateway refills."""
+        lease = self._held.pop(place)
+        return replace(lease, until=lease.until - LEASE_S)
 
     def leave(self) -> Iterator[LeaseCall]:
         """The calls by which this gateway gives all back."""
@@ -210,6 +225,7 @@ class Leases:
             said = _text(row[0])
             if said == "idle":
                 tenant.used[key_of(place, use.window)] = use.used, use.burst, call.at
+                self._held.pop(place, None)
                 idle.add(key)
                 continue
             in_use.add(key)
@@ -217,12 +233,16 @@ class Leases:
                 tenant.every_s = RENEW_S
             if said:
                 errors[key] = f"limit {key_of(place, use.window)}: {said}"
+                if place in self._held:
+                    leases.append(self._lapsed(place))
             else:
                 grant, level, share = (float(_text(value)) for value in row[1:])
                 tenant.used[key_of(place, use.window)] = use.used, level, call.at
                 until = call.at + (QUOTA_LEASE_S if place[2] in QUOTAS else LEASE_S)
                 elsewhere = max(0.0, level - grant)
                 leases.append(LimitLease(*place, use.used + grant, elsewhere, share, until, use.window))
+                if use.per_min:
+                    self._held[place] = leases[-1]
         for key in (idle - in_use) & self._whole:
             self._active.pop(key, None)
         self._join(cast("list[object]", answer[1]), call.at)

@@ -265,6 +265,8 @@ class Store:
             )
         self._is_away = True
         self._begun.set()
+        if self.leases is not None:
+            self.leases.give_up()
         await self._close()
 
     async def _close(self) -> None:

@@ -230,7 +230,7 @@ def test_without_the_store_each_gateway_has_an_equal_share(store: Redis) -> None
         fleet.rounds()
     for one in fleet.all:
         one.hears = False
-    fleet.passes(LEASE_S)
+        one.leases.give_up()
     counts = [0] * 4
     for _ in range(600):
         fleet.passes(ROUND_S)
@@ -311,6 +311,20 @@ def test_a_key_that_breaks_while_another_limit_is_at_its_end_is_logged_once(
         fleet.rounds()
     assert "WRONGTYPE" in one.leases.error
     assert sum("WRONGTYPE" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_limit_whose_key_breaks_goes_on_with_equal_shares(store: Redis) -> None:
+    fleet = Fleet(store, 2, REQUESTS)
+    for _ in range(1200):
+        for one in fleet.all:
+            one.asks()
+        fleet.rounds()
+    store.set(key_of(("acme", "std", LimitKind.REQUESTS)), "text")
+    admitted = 0
+    for _ in range(100):
+        admitted += sum(one.asks() is None for one in fleet.all)
+        fleet.rounds()
+    assert 95 <= admitted <= 105, "as many as the limit allows in ten seconds"
 
 
 def test_a_value_of_another_version_is_refused_by_name(store: Redis) -> None:
