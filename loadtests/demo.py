@@ -6,7 +6,6 @@ import asyncio
 import re
 import signal
 import sys
-import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,8 @@ from gateway.policy.sections.hosts import is_loopback
 from gateway.sim.engine.profiles import PROFILES
 from loadtests import CHECKOUT
 from loadtests.children import Children
-from loadtests.demo_text import OVERLOAD, QUESTION, Served, show
+from loadtests.demo_overload import Failed, overload_both
+from loadtests.demo_text import QUESTION, Served, show_answer, show_commands
 from loadtests.first_request import NoAnswer, ask
 from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS
 from loadtests.ports import ADMIN_PORT, HOST, MAX, POLICY, PORT, gateway_ports, taken
@@ -37,6 +37,8 @@ from loadtests.terminal.screen import short
 
 START_S = 60.0
 DRAIN_S = 5.0
+INFO = " INFO "
+"""In each line of the gateway's log that is no warning."""
 ENGINES = ("short", "default", "long")  # from the shortest context to the longest
 ANSWER_TOKENS = 100
 EXTRA = "pip install 'tailgate[load]', or uvx --from 'tailgate[load]' tailgate demo --overload"
@@ -75,7 +77,9 @@ async def start(children: Children, plan: Plan) -> Served:
     gateway = await children.start("gateway", _gateway_command(plan), GATEWAY_LISTENS)
     api, admin = (await gateway.ready).groups()
     await _until_ready(admin)
-    return Served(api, admin, tuple(urls.values()))
+    first = next(iter(policy.pools.values()))
+    ordinary = tuple(urls[spec.url] for pool, spec in _replicas(policy) if pool is first)
+    return Served(api, admin, tuple(urls.values()), ordinary)
 
 
 def read_policy(path: Path = POLICY) -> Policy:
@@ -151,27 +155,40 @@ def check_ports(plan: Plan) -> None:
 
 async def run(plan: Plan, out: Console, overload_to: Path | None = None) -> int:
     """Run until a signal or an error. Returns the exit status. `overload_to`: the folder for an overload's report."""
-    stop = asyncio.Event()
-    async with Children(lambda name, line: out.print(Text(f"{name:>8}  {line}", style="dim"))) as children:
+    stop, loading = asyncio.Event(), asyncio.Event()
+
+    def tell(name: str, line: str) -> None:
+        if not (loading.is_set() and INFO in line):  # else the progress drowns in lines about refusals
+            out.print(Text(f"{name:>8}  {line}", style="dim"))
+
+    async with Children(tell) as children:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # A user who presses Ctrl-C twice does not want to wait.
             asyncio.get_running_loop().add_signal_handler(
                 number, lambda: children.kill() if stop.is_set() else stop.set()
             )
-        showing = asyncio.create_task(_show_all(children, plan, out))
+        showing = asyncio.create_task(_start_and_ask(children, plan, out))
         stopping = asyncio.create_task(stop.wait())
         try:
             await _first(showing, stopping, children.died)
             if showing.done():
                 served = showing.result()
                 if overload_to is not None:
-                    loading = asyncio.create_task(_overload(served, plan, overload_to, out))
-                    await _first(loading, stopping, children.died)
-                    loading.cancel()
+                    loading.set()
+                    both = asyncio.create_task(overload_both(children, served, plan.policy_path, overload_to, out))
+                    await _first(both, stopping, children.died)
+                    loading.clear()
+                    if both.done():
+                        both.result()
+                    else:
+                        both.cancel()
+                        await asyncio.wait([both])
+                if not stop.is_set() and not children.died.done():
+                    show_commands(out, served, plan.policy_path)
                 await _first(stopping, children.died)
             if not stop.is_set():
                 raise Trouble(children.died.result().how_it_ended)
-        except (Trouble, NoAnswer) as trouble:
+        except (Trouble, Failed, NoAnswer) as trouble:
             out.print(Text(str(trouble), style="red"))
             return 1
         finally:
@@ -185,24 +202,7 @@ async def _first(*events: asyncio.Future[Any]) -> None:
     await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _overload(served: Served, plan: Plan, folder: Path, out: Console) -> None:
-    """Overload the gateway for two minutes, and open the report."""
-    out.print(Text("\nOverloading it for two minutes, from half to twice of what it can serve:", style="bold"))
-    target = ("--target", served.api, "--policy", str(plan.policy_path), *OVERLOAD.split())
-    command = (sys.executable, "-m", "loadtests", "run", *target, "--allow-late", "--out", str(folder))
-    load = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
-    try:
-        await load.wait()
-    finally:
-        if load.returncode is None:
-            load.terminate()
-            await load.wait()
-    report = folder / "report.html"
-    if load.returncode == 0 and not webbrowser.open(report.absolute().as_uri()):
-        out.print(f"Open {report} in a browser. Serving until Ctrl-C.")
-
-
-async def _show_all(children: Children, plan: Plan, out: Console) -> Served:
+async def _start_and_ask(children: Children, plan: Plan, out: Console) -> Served:
     check_ports(plan)
     with out.status("starting the replicas and the gateway"):
         try:
@@ -213,7 +213,7 @@ async def _show_all(children: Children, plan: Plan, out: Console) -> Served:
             raise Trouble(f"not everything was ready within {START_S:.0f} s") from None
         except httpx.HTTPError as error:
             raise Trouble(f"the admin port of the gateway cannot be reached: {error!r}") from None
-    show(out, answer, served, plan.policy_path)
+    show_answer(out, answer)
     return served
 
 
@@ -246,7 +246,11 @@ def demo(
         bool, typer.Option("--free-ports", help="Take free ports, for the replicas too: the policy is then a copy.")
     ] = False,
     overload: Annotated[
-        bool, typer.Option("--overload", help="Then overload it for two minutes, and open the report in a browser.")
+        bool,
+        typer.Option(
+            "--overload",
+            help="Overload it for two minutes, behind nginx too if that is installed, and open the report.",
+        ),
     ] = False,
 ) -> None:
     """Try it: four emulated replicas, the gateway in front of them, and one request. Serves until Ctrl-C."""

@@ -28,12 +28,12 @@ class Served:
     api: str
     admin: str
     replicas: tuple[str, ...]
+    ordinary: tuple[str, ...]
+    """The replicas for ordinary prompts."""
 
 
-def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> None:
-    """A summary of the start, and commands to try."""
-    api, admin = served.api, served.admin
-    json_body = "-H 'content-type: application/json' -d"
+def show_answer(out: Console, answer: Answer) -> None:
+    """A summary of the first request."""
     _head(out, "One streamed request went through:")
     _fact(out, "pool", answer.pool)
     _fact(out, "replica", answer.replica)
@@ -41,6 +41,12 @@ def show(out: Console, answer: Answer, served: Served, policy_path: Path) -> Non
     _fact(out, "TPOT", f"{answer.tpot_s * 1e3:.1f} ms", "for each token after it")
     _fact(out, "e2e", f"{answer.e2e_s:.2f} s", "from the request to the end of the answer")
     _fact(out, "tokens", f"{answer.prompt_tokens} in, {answer.output_tokens} out")
+
+
+def show_commands(out: Console, served: Served, policy_path: Path) -> None:
+    """Commands to try."""
+    api, admin = served.api, served.admin
+    json_body = "-H 'content-type: application/json' -d"
     _head(out, "Try it, streamed:")
     out.print(Text(f"curl -N {api}/v1/chat/completions {json_body} '{json.dumps(QUESTION)}'"))
     _head(out, f"A prompt of {LONG_WORDS:,} words goes to the long pool (x-tailgate-pool says so):")

@@ -61,11 +61,17 @@ def _in_venv(name: str, package: str) -> Path:
     return home / "bin" / name
 
 
+def installed_nginx() -> Path | None:
+    """nginx from PATH, or from where packages put it."""
+    usual = "/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin:/opt/homebrew/bin"
+    found = shutil.which("nginx", path=usual) or shutil.which("nginx")
+    return Path(found) if found else None
+
+
 def nginx() -> Path:
-    """nginx from PATH, or unpacked from Debian's package without installing it. Raises Skipped."""
-    found = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin:/opt/homebrew/bin")
-    if found := found or shutil.which("nginx"):
-        return Path(found)
+    """The installed nginx, or one unpacked from Debian's package without installing it. Raises Skipped."""
+    if found := installed_nginx():
+        return found
     home = FOLDER / "nginx"
     command = home / "usr" / "sbin" / "nginx"
     if not command.exists():

@@ -12,8 +12,11 @@ PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 def over_each_other(reports: Mapping[str, Report]) -> list[Picture]:
-    """Goodput over time, throughput over time, TTFT by percentile: a line for each test."""
+    """Goodput over the load (if it varied) and over time, throughput over time, TTFT by percentile: a line for each
+    test.
+    """
     found: list[Picture] = [
+        *_over_load(reports),
         _over_time("goodput-over-time", "Good answers, requests/s", "good_per_s", reports),
         _over_time("throughput-over-time", "All answers, requests/s", "answered_per_s", reports),
     ]
@@ -27,6 +30,17 @@ def over_each_other(reports: Mapping[str, Report]) -> list[Picture]:
             title = f"{name} of answered requests, by percentile"
             found.append(Chart(metric, title, "share of answered requests", name, lines, log_y=True, nines=True))
     return found
+
+
+def _over_load(reports: Mapping[str, Report]) -> list[Picture]:
+    loads = {test: report["over_load"] for test, report in reports.items()}
+    if not all(of["offered_per_s"] for of in loads.values()):
+        return []
+    x = next(iter(loads.values()))["offered_per_s"]
+    lines = [Line(test, of["offered_per_s"], of["good_per_s"], bold=True) for test, of in loads.items()]
+    offered = Line("all that is offered", x, x, dashed=True)
+    title = "Good answers over the offered load, requests/s"
+    return [Chart("goodput-over-load", title, "requests/s offered", "requests/s", [*lines, offered])]
 
 
 def _points(latency: Report) -> list[tuple[float, float]]:

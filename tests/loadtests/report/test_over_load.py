@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from loadtests.charts.chart import Chart
 from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Request
 from loadtests.report.figures import report
 from loadtests.report.page import page
 from loadtests.report.pictures import pictures
 from loadtests.report.run_file import read_run
+from loadtests.report.side import over_each_other
 from tests.loadtests.report.made import SECONDS, answered, policy, written
 
 CARRIES = 40.0
@@ -52,6 +54,18 @@ def test_throughput_plateaus_and_goodput_falls(tmp_path: Path) -> None:
     first = pictures(found)[0]
     assert first.name == "over-load"
     assert re.search(r"<figcaption>Throughput and goodput over the offered load", page(found))
+
+
+def test_tests_under_a_rising_load_are_drawn_over_it_and_others_are_not(tmp_path: Path) -> None:
+    slow = made(tmp_path / "slow", served(steps(10, 20, 30, 60, 90)))
+    fast = made(tmp_path / "fast", [answered(at, ttft_s=0.1, tpot_s=0.0) for at in steps(10, 20, 30, 60, 90)])
+    (picture, *_) = over_each_other({"slow": slow, "fast": fast})
+    assert isinstance(picture, Chart)
+    assert [line.name for line in picture.lines] == ["slow", "fast", "all that is offered"]
+    assert picture.lines[0].y[-1] == 0.0
+    assert picture.lines[1].y == pytest.approx(picture.lines[1].x, rel=0.05)
+    even = made(tmp_path / "even", served(steps(20)))
+    assert "load" not in over_each_other({"slow": slow, "even": even})[0].name
 
 
 def test_rising_load_is_paired_with_its_own_throughput(tmp_path: Path) -> None:
