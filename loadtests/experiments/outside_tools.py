@@ -1,21 +1,21 @@
-"""Our figures beside those of wrk (closed loop) and aiperf (open loop, same schedule), at the same target.
+"""Our figures beside those of wrk (closed loop), aiperf and guidellm (open loop, same schedule), at the same target.
 
-The target answers after 200 to 400 ms and then every 20 to 30 ms, in a fixed order. aiperf's inter-token latency is our
-TPOT, its inter-chunk latency our ITL. wrk sends the same request over as many connections as our closed loop has
-clients.
+The target answers after 200 to 400 ms and then every 20 to 30 ms, in a fixed order. The inter-token latency of both is
+our TPOT, aiperf's inter-chunk latency our ITL. wrk sends the same request over as many connections as our closed loop
+has clients.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from gateway.sim.workload.arrivals import Poisson
 from loadtests.experiments.findings import Findings, Grid, span
@@ -32,30 +32,33 @@ TOKENS = 16
 WORDS = "the and for but not you"
 Row = dict[str, float]
 """Latencies in seconds, by metric."""
+Tool = Callable[[str, float, int, Path], Row]
+"""A function of (URL of the target, seconds, run, folder for files)."""
 BODY = '{"model":"m","messages":[{"role":"user","content":"the and for"}],"max_tokens":16}'
 POST = 'wrk.method = "POST"\nwrk.body = [[%s]]\nwrk.headers["Content-Type"] = "application/json"\n'
 STREAMED = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "itl": "inter_chunk_latency"}
 """Our names of latencies, and aiperf's."""
+GUIDELLM = {
+    "ttft": ("time_to_first_token_ms", 1e-3),
+    "tpot": ("inter_token_latency_ms", 1e-3),
+    "e2e": ("request_latency", 1.0),
+}
+"""Our names of latencies; guidellm's, with their units in seconds."""
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 PERCENT = re.compile(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", re.MULTILINE)
 
 
 def outside_tools(runner: Runner) -> Findings:
-    """wrk and ours, aiperf and ours, in turn."""
+    """Each tool and ours, in turn."""
     runs, seconds = (FULL_RUNS, FULL_SECONDS) if runner.effort.full else (RUNS, SECONDS)
     runs, seconds = (QUICK_RUNS, QUICK_SECONDS) if runner.effort.quick else (runs, seconds)
     findings = Findings(tuple(range(1, runs + 1)))
     rows: list[list[str]] = []
     with TemporaryDirectory(prefix="tailgate-outside-") as name:
         folder = Path(name)
-        for tool, theirs, ours in (("wrk", _wrk, _closed), ("aiperf", _aiperf, _open)):
+        for tool in TOOLS:
             try:
-                pairs = []
-                for run in range(1, runs + 1):
-                    runner.tell(f"run {run} of {runs}: {tool}")
-                    other = _against(theirs, seconds, run, folder)
-                    runner.tell(f"run {run} of {runs}: ours, as {tool}")
-                    pairs.append((_against(ours, seconds, run, folder), other))
+                pairs = compared(tool, runs, seconds, folder, runner.tell)
             except (Skipped, Failed) as why:  # missing figures count as missed
                 findings.notes.append(f"{tool} was left out: {why}")
                 continue
@@ -70,8 +73,20 @@ def outside_tools(runner: Runner) -> Findings:
     return findings
 
 
+def compared(tool: str, runs: int, seconds: float, folder: Path, tell: Callable[[str], None]) -> list[tuple[Row, Row]]:
+    """(Our figures, those of `tool`) of each run. Raises Skipped and Failed."""
+    theirs, ours = TOOLS[tool]
+    pairs = []
+    for run in range(1, runs + 1):
+        tell(f"run {run} of {runs}: {tool}")
+        other = _against(theirs, seconds, run, folder)
+        tell(f"run {run} of {runs}: ours, as {tool}")
+        pairs.append((_against(ours, seconds, run, folder), other))
+    return pairs
+
+
 def _judge(findings: Findings, rows: list[list[str]], tool: str, pairs: list[tuple[Row, Row]]) -> None:
-    for what in pairs[0][0]:
+    for what in pairs[0][1]:
         ratios = [ours[what] / theirs[what] for ours, theirs in pairs]
         findings.figures[f"{tool}_{what}_off"] = span([abs(ratio - 1.0) for ratio in ratios])
         means = [1e3 * sum(pair[side][what] for pair in pairs) / len(pairs) for side in (0, 1)]
@@ -80,11 +95,10 @@ def _judge(findings: Findings, rows: list[list[str]], tool: str, pairs: list[tup
     findings.raw[tool] = [{"ours": ours, "theirs": theirs} for ours, theirs in pairs]
 
 
-def _against(tool: Any, seconds: float, run: int, folder: Path) -> Row:
+def _against(tool: Tool, seconds: float, run: int, folder: Path) -> Row:
     """Run our tool and another in turn. Every run has its own target, so that all see the same order of latencies."""
     with _target() as url:
-        found: Row = tool(url, seconds, run, folder)
-        return found
+        return tool(url, seconds, run, folder)
 
 
 @contextmanager
@@ -118,7 +132,36 @@ def _open(url: str, seconds: float, run: int, folder: Path) -> Row:
     _schedule(folder, seconds, run)
     of = tested(["--target", url, "--trace", str(folder / "ours.jsonl"), "--model", "m", "--no-probe"], None)
     found = {**of["totals"]["latencies"], "itl": of["totals"]["itl"]}
-    return {f"{metric}_{q}": found[metric][q] for metric in STREAMED for q in ("p50", "p99")}
+    return {f"{metric}_{q}": found[metric][q] for metric in (*STREAMED, "e2e") for q in ("p50", "p99")}
+
+
+def _guidellm(url: str, seconds: float, run: int, folder: Path) -> Row:
+    command = shutil.which("guidellm")
+    if command is None:
+        raise Skipped(f"guidellm is not on PATH (pip install {install.GUIDELLM})")
+    _schedule(folder, seconds, run)
+    source = {"kind": "json_file", "path": str(folder / "guidellm.jsonl")}
+    out = folder / f"guidellm-{run}.json"
+    spec = {
+        "backend": {"kind": "openai_http", "target": url, "model": "m"},
+        "profile": {"kind": "replay", "schedule_turn": "timestamp"},
+        "tokenizer": {"kind": "huggingface_auto", "model": str(_tokenizer(folder))},
+        "data": [{"kind": "trace_synthetic", "source": source}],
+        "outputs": [{"kind": "json", "path": str(out)}],
+    }
+    config = folder / "guidellm-config.json"
+    config.write_text(json.dumps({"spec": spec}))
+    options = ["run", "--config", str(config), "--disable-console"]
+    alone = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([command, *options], capture_output=True, text=True, cwd=folder, env=alone)
+    if not out.exists():
+        raise Failed(f"guidellm wrote no report: {(done.stdout + done.stderr).strip()[-300:]}")
+    said = json.loads(out.read_text())["benchmarks"][0]["metrics"]
+    return {
+        f"{metric}_{q}": said[name]["successful"]["percentiles"][q] * unit_s
+        for metric, (name, unit_s) in GUIDELLM.items()
+        for q in ("p50", "p99")
+    }
 
 
 def _aiperf(url: str, seconds: float, run: int, folder: Path) -> Row:
@@ -143,11 +186,12 @@ def _aiperf(url: str, seconds: float, run: int, folder: Path) -> Row:
 
 
 def _schedule(folder: Path, seconds: float, run: int) -> None:
-    """The same schedule for both, in the format of each."""
+    """The same schedule for each tool, in its format."""
     arrivals = list(Poisson(RATE, seconds, 10, TOKENS).arrivals(run))
     ours = ({"at": round(a.at, 3), "prompt_tokens": 10, "output_tokens": TOKENS} for a in arrivals)
     theirs = ({"timestamp": round(a.at * 1000), "text_input": WORDS, "output_length": TOKENS} for a in arrivals)
-    for name, rows in (("ours", ours), ("aiperf", theirs)):
+    lengths = ({"timestamp": round(a.at, 3), "input_length": 3, "output_length": TOKENS} for a in arrivals)
+    for name, rows in (("ours", ours), ("aiperf", theirs), ("guidellm", lengths)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -168,3 +212,11 @@ def _tokenizer(folder: Path) -> Path:
     (home / "tokenizer.json").write_text(json.dumps(whole))
     (home / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names}))
     return home
+
+
+TOOLS: dict[str, tuple[Tool, Tool]] = {
+    "wrk": (_wrk, _closed),
+    "aiperf": (_aiperf, _open),
+    "guidellm": (_guidellm, _open),
+}
+"""Each tool, and ours with the same load."""

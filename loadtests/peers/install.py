@@ -16,6 +16,7 @@ FOLDER = ROOT / ".bench" if CHECKOUT else Path.home() / ".cache" / "tailgate"
 VLLM_ROUTER = "vllm-router==0.1.17"
 LITELLM = "litellm[proxy]==1.106.2"
 AIPERF = "aiperf==0.13.0"
+GUIDELLM = "guidellm==0.8.1"
 """Pinned, so that figures of different days compare with the same version."""
 
 
