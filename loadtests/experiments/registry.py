@@ -35,6 +35,7 @@ from loadtests.experiments.simulated_live import simulated_live
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
 from loadtests.experiments.step_response import step_response
+from loadtests.experiments.store_faults import store_faults
 from loadtests.experiments.stragglers_live import stragglers_live
 from loadtests.experiments.textbook_hedge import textbook_hedge
 from loadtests.experiments.tiers import tiers
@@ -57,6 +58,7 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "routing-staleness": routing_staleness,
     "affinity": affinity,
     "gateways": several_gateways,
+    "store-faults": store_faults,
     "autoscale": autoscale,
     "step-response": step_response,
     "ttft-collapse": ttft_collapse,

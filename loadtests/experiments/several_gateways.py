@@ -51,7 +51,7 @@ ONE = Way("one gateway")
 WAYS = (
     Way("nothing shared"),
     Way("slots divided", divided=True),
-    *(Way(f"loads told every {1e3 * told_s:.0f} ms", told_s=told_s) for told_s in TOLD_S),
+    *(Way(f"told/{1e3 * told_s:.0f} ms", told_s=told_s) for told_s in TOLD_S),
 )
 
 
@@ -122,10 +122,14 @@ def several_gateways(runner: Runner) -> Findings:
             for load in loads
             for count in counts
         ]
-        grid = Grid(title, columns, rows)
-        findings.grids.append(grid)
-        bare_rows = [[cell.partition(" (")[0] for cell in row] for row in rows]  # pages are short
-        findings.notes.append(f"## {title}\n\n{grid_as_markdown(Grid(title, columns, bare_rows))}")
+        findings.grids.append(Grid(title, columns, rows))
+    # Pages are short: one table, without intervals.
+    short = [
+        [*goods[:3], *(f"{good[:5]}, {tier[:5]}" for good, tier in zip(goods[3:], tiers[3:], strict=True))]
+        for goods, tiers in zip(*(grid.rows for grid in findings.grids), strict=True)
+    ]
+    table = grid_as_markdown(Grid("", columns, short))
+    findings.notes.append(f"Weighted goodput and tier 0, to one gateway's:\n\n{table}")
     findings.raw |= {
         f"{cell.seats} seats, {cell.load:g}x, {cell.gateways}, {cell.way.name}": summary(of)
         for cell, of in found.items()

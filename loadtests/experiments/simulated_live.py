@@ -4,8 +4,7 @@ Live is a gateway, emulated replicas and clients over HTTP on one machine. The s
 model of an engine, in virtual time. The measured time of HTTP is put between the gateway and the engine.
 
 A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. A live run is one such
-draw. With `--full` a test is played until its means are known well enough, at most twenty times; otherwise once.
-`missed_by_chance` is the share of comparisons of seeds with seeds that miss a p50, p95 or p99.
+draw. `missed_by_chance` is the share of comparisons of seeds with seeds that miss a p50, p95 or p99.
 """
 
 from __future__ import annotations

@@ -120,6 +120,12 @@ TARGETS: dict[str, dict[str, Target]] = {
         "least_goodput_to_one": at_least(0.97),
         "least_tier_0_to_one": at_least(0.99),
     },
+    "store-faults": {
+        "errors": at_most(0),
+        "most_p99_added_s": at_most(0.05),
+        "most_off_limit": at_most(0.05),
+        "longest_recovery_s": at_most(5.0),
+    },
     "tiers": {
         **_since_start("tiers"),
         "mean_tier_0_attainment": at_least(0.99),

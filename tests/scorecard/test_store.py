@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from time import monotonic
 
 import httpx
@@ -18,6 +17,7 @@ from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
 from gateway.driving.leases import key_of
 from gateway.driving.store import INTERVAL_S, KEY, Store, StoreError, load_from_bytes, load_to_bytes
 from gateway.observe.sources import StoreView
+from loadtests.experiments.real_store import SlowWay, url_of
 from tests.stores import RealStore, needs_store, real_store
 
 from .conftest import Connect, EmulatorFactory, GatewayFactory
@@ -149,31 +149,14 @@ async def test_requests_go_on_beside_a_store_that_answers_late(
 ) -> None:
     fleet = await emulator(replicas=1)
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, late_s: float) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                await asyncio.sleep(late_s)
-                writer.write(data)
-        writer.close()
-
-    carrying: set[asyncio.Task[object]] = set()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        carrying.add(task)
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", store.port)
-        await asyncio.gather(carry(reader, far_writer, 0.0), carry(far_reader, writer, 0.2))
-
-    async with await asyncio.start_server(accept, "127.0.0.1", 0) as slow:
-        port = slow.sockets[0].getsockname()[1]
-        gw = await gateway(rules(*fleet.urls, tier="limits: {requests: 600/min}"), store=f"redis://127.0.0.1:{port}/0")
+    async with SlowWay(store) as slow:
+        slow.late_s = 0.2
+        gw = await gateway(rules(*fleet.urls, tier="limits: {requests: 600/min}"), store=url_of(slow.port))
         async with httpx.AsyncClient() as client:
             for _ in range(20):
                 body = chat(max_tokens=1).split(b"\r\n\r\n", 1)[1]
                 assert (await client.post(f"{gw.url}/v1/chat/completions", content=body)).status_code == 200
         await gw.drain()
-        await asyncio.gather(*carrying)
 
 
 @needs_store
