@@ -50,6 +50,7 @@ READS = {
     "memory_of",
     "holdings",
     "on_hold",
+    "replica_views",
     "snapshot",
     "quarantined",
     "suspects",
