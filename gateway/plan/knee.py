@@ -133,7 +133,7 @@ class Search:
 
     def run(self) -> Knee:
         """Find the knee. Raises ValueError if no number of replicas is enough, and the errors of `simulate`."""
-        counts = self._fewest_of_all()
+        counts = self.fewest_of_all()
         needed = self._try(counts)
         limit = self._limit(counts)
         pools = [name for name, _ in counts]
@@ -161,7 +161,8 @@ class Search:
         more = Terms(spare=max(0, needed.total - (bare.replicas_needed or 0)))
         return plan(replace(bare.load, terms=more))
 
-    def _fewest_of_all(self) -> Counts:
+    def fewest_of_all(self) -> Counts:
+        """The fewest replicas of each pool that reach the target. Raises ValueError, and the errors of `simulate`."""
         given = {name: len(pool.replicas) for name, pool in self.policy.pools.items()}
         largest = max(given.values())
 

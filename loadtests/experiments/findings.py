@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gateway.sim.analysis.report import Interval
+from loadtests.charts.chart import Bars
 from loadtests.charts.chart import Chart as Chart
 from loadtests.charts.chart import Line as Line
 from loadtests.charts.grid import Grid as Grid
@@ -19,6 +20,8 @@ class Findings:
     figures: dict[str, Interval] = field(default_factory=dict)
     grids: list[Grid] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
+    bars: Bars | None = None
+    """The picture of an experiment without charts."""
     notes: list[str] = field(default_factory=list)
     raw: dict[str, object] = field(default_factory=dict)
     """Results by candidate, with intervals and raw percentiles; dataclasses become JSON."""

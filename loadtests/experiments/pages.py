@@ -37,15 +37,15 @@ def write_page(name: str, about: str, findings: Findings, effort: Effort, folder
         _how(findings, effort, took_s),
         _figures(rows),
     ]
-    chart = findings.charts[0] if findings.charts else None
-    parts += [f"![{chart.title}]({chart.name}.svg)"] if chart is not None else []
+    picture = findings.charts[0] if findings.charts else findings.bars
+    parts += [f"![{picture.title}]({picture.name}.svg)"] if picture is not None else []
     if any(row["pass"] is False for row in rows.values()) and name in WHY:
         parts += ["## Missed", WHY[name]]
     parts += findings.notes
     page = folder / f"{name}.md"
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
-    if chart is not None:
-        draw(chart, folder)
+    if picture is not None:
+        draw(picture, folder)
     return page
 
 

@@ -20,6 +20,7 @@ from loadtests.experiments.generator import generator
 from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
 from loadtests.experiments.live_overload import live_overload
+from loadtests.experiments.long_prompts import long_prompts
 from loadtests.experiments.noise import noise
 from loadtests.experiments.one_tier import one_tier
 from loadtests.experiments.outside_tools import outside_tools
@@ -34,6 +35,7 @@ from loadtests.experiments.several_gateways import several_gateways
 from loadtests.experiments.simulated_live import simulated_live
 from loadtests.experiments.simulator_speed import simulator_speed
 from loadtests.experiments.slo_knees import slo_knees
+from loadtests.experiments.split import split
 from loadtests.experiments.step_response import step_response
 from loadtests.experiments.store_faults import store_faults
 from loadtests.experiments.stragglers_live import stragglers_live
@@ -57,6 +59,7 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "hold-depth": hold_depth,
     "routing-staleness": routing_staleness,
     "affinity": affinity,
+    "split": split,
     "gateways": several_gateways,
     "store-faults": store_faults,
     "autoscale": autoscale,
@@ -72,6 +75,7 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "retry-storm": retry_storm,
     "fan-out": fan_out,
     "cancel-churn": cancel_churn,
+    "long-prompts": long_prompts,
     "simulated-live": simulated_live,
     "simulator-speed": simulator_speed,
     "coordinated-omission": coordinated_omission,
