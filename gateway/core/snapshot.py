@@ -104,7 +104,7 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthView:
-    """How one replica compares with its pool. Scores and excesses are natural logarithms of latency ratios."""
+    """How one replica compares with its pool. Excesses are natural logarithms of latency ratios."""
 
     out: str | None = None
     """Reason of the ejection: slow-ttft, slow-itl, stalled, odd-answers, failing. None if it is not ejected."""
@@ -112,14 +112,9 @@ class HealthView:
     """Why it is down, probing or ejected, in words, with figures."""
     back_in_s: float | None = None
     """Seconds until its probes are judged; None if it is not ejected, or is silent or failing."""
-    ttft_score: float = 0.0
-    """Mean log(TTFT / TTFT expected at the pool's typical replica)."""
     ttft_excess: float = 0.0
-    """`ttft_score` minus the median score of the pool."""
-    ttft_z: float = 0.0
-    itl_score: float = 0.0
+    """Mean log(TTFT / TTFT expected at the pool's typical replica), less the median of the pool."""
     itl_excess: float = 0.0
-    itl_z: float = 0.0
     share: float = 1.0
     """Share (0-1) of the slots that slow start allows."""
     ejections: tuple[tuple[str, int], ...] = ()

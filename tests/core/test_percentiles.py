@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.estimators.ttft_judge import MAX_MARGIN, TtftJudge, ttft_judges
+from gateway.core.estimators.share_judge import MAX_MARGIN, ShareJudge, share_judges
 from gateway.core.results import Outcome, Record
 from gateway.core.slo import Objective, Slo
 from gateway.policy import load
@@ -25,12 +25,12 @@ MEDIAN = Objective(0.5, 0.5)
 TOP = Objective(0.99, 2.0)
 
 
-def judging(objective: Objective) -> TtftJudge:
+def judging(objective: Objective) -> ShareJudge:
     """The judge of an objective beside `TOP`."""
-    return ttft_judges((), (objective, TOP))[0]
+    return share_judges((), Slo(ttft=(objective, TOP)))[0]
 
 
-def answered(judge: TtftJudge, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
+def answered(judge: ShareJudge, ttfts_s: list[float], late: float = 0.5, now: float = 0.0) -> None:
     """Requests with this forecast P(late), and this TTFT."""
     for ttft_s in ttfts_s:
         judge.admitted(late)
@@ -73,7 +73,7 @@ def test_percentile_judge_forgets_answers_within_a_minute() -> None:
 
 def test_late_request_uses_up_what_the_highest_percentile_still_allows() -> None:
     """It was once refused if it would have to wait: a tier that always waits behind others was kept from its share."""
-    (judge,) = ttft_judges((), (TOP,))
+    (judge,) = share_judges((), Slo(ttft=(TOP,)))
     answered(judge, [0.1] * 200, late=0.0)
     taken = 0
     while taken < 100 and judge.admits(0.1, 0.0):
@@ -135,6 +135,14 @@ def test_objective_binds_again_once_idle_replicas_keep_it() -> None:
     assert not judge.is_beyond()
 
 
+def ended_records(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """The records of the simulation that comes next."""
+    records: list[Record] = []
+    ended = Tally.ended
+    monkeypatch.setattr(Tally, "ended", lambda tally, *told: (records.append(told[3]), ended(tally, *told))[1])
+    return records
+
+
 UNKEEPABLE = """\
 apiVersion: tailgate/v1
 models: {default: {pools: [p]}}
@@ -158,6 +166,29 @@ def test_a_median_that_no_engine_can_keep_refuses_nobody_at_half_load() -> None:
     rules = read(UNKEEPABLE, "policy.yaml")
     result = simulate(rules, load_text(HALF_LOAD, "half.yaml").arrivals(1), seed=1, options=Options(duration_s=40.0))
     assert result.goodput > 0.99
+
+
+END_TO_END = """\
+apiVersion: tailgate/v1
+models: {default: {pools: [p]}}
+pools: {p: {replicas: [http://a:1, http://b:1]}}
+tiers: {t: {slo: {e2e: {p99: 20s}}}}
+defaults: {tier: t}
+"""
+TOO_MANY = HALF_LOAD.replace("10/s", "40/s").replace("40s", "120s")
+
+
+@pytest.mark.interpreted
+def test_tier_with_an_e2e_objective_alone_keeps_it_in_overload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits once lowered the limit of the steps, so that a queue grew before replicas that were a third full."""
+    records = ended_records(monkeypatch)
+    rules = read(END_TO_END, "policy.yaml")
+    simulate(rules, load_text(TOO_MANY, "many.yaml").arrivals(1), seed=1, options=Options(duration_s=120.0))
+    thirds = [[r for r in records if start < r.request.body_at <= start + 40.0] for start in (20.0, 80.0)]
+    served = [[r for r in third if r.outcome is Outcome.OK] for third in thirds]
+    late = [sum(not r.good for r in of) / len(of) for of in served]
+    assert max(late) <= 0.03
+    assert len(served[1]) >= 0.9 * len(served[0])
 
 
 def test_request_that_moves_to_another_pool_counts_once_in_each_judge() -> None:
@@ -184,9 +215,7 @@ tiers:
 @pytest.mark.interpreted
 def test_lasting_overload_keeps_the_median_and_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """1.5 times the load that four replicas can serve, under the policy of `make run`."""
-    records: list[Record] = []
-    ended = Tally.ended
-    monkeypatch.setattr(Tally, "ended", lambda tally, *told: (records.append(told[3]), ended(tally, *told))[1])
+    records = ended_records(monkeypatch)
     rules = load(ROOT / "policies" / "default.yaml")
     simulate(rules, load_text(OVERLOAD, "overload.yaml").arrivals(1), seed=1, options=Options(duration_s=50.0))
     later = [record for record in records if record.request.body_at > 20.0]

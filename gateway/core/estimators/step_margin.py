@@ -12,7 +12,7 @@ allows. With the full share, half of all time windows would by chance have too m
 from the limit, early or late, do not move it.
 
 For a TPOT objective, the allowed step equals its threshold. For an e2e objective, the allowed step is (threshold -
-usual TTFT) / tokens. Here `tokens` is the length that only a share 1 - quantile of the answers exceeds.
+usual TTFT at the engine) / tokens. Here `tokens` is the length that only a share 1 - quantile of the answers exceeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.memory import Remembering
-from gateway.core.estimators.ttft_judge import SAFETY
+from gateway.core.estimators.share_judge import SAFETY
 from gateway.core.slo import Objective
 
 START: Final = 0.85
@@ -76,7 +76,7 @@ class StepMargin(Remembering):
         self._allowed_s = objective.threshold_s
         self._log = math.log(start)
         self.ttft_s = 0.0
-        """Mean TTFT (seconds) of the answers; recent ones count most."""
+        """Mean TTFT (seconds) at the engine; recent answers count most."""
 
     def remembered(self) -> tuple[str, ...]:
         return "_log", "ttft_s"
@@ -102,5 +102,5 @@ class StepMargin(Remembering):
         self._log = max(math.log(MIN_MARGIN), min(math.log(MAX_MARGIN), self._log))
 
     def saw_ttft(self, ttft_s: float) -> None:
-        """Learn the TTFT of an answer."""
+        """Learn the TTFT of an answer, without its wait in the gateway."""
         self.ttft_s += FOLLOW * (ttft_s - self.ttft_s)

@@ -128,9 +128,7 @@ class StepBudget(Remembering):
         self._prompts.take_back(at, now, unread_tokens)
 
     def overfill(self, bound: CapacityBound | None, now: float) -> None:
-        """Record that the next request to be sent is exempt from learned bounds. `bound`: the bound that it exceeds, if
-        any.
-        """
+        """Record that the next request to be sent is exempt from learned bounds, and exceeds `bound`, if any."""
         if bound is CapacityBound.TPOT or bound is CapacityBound.KV or self.prices is None:
             self.overfilled_at = now
 

@@ -68,9 +68,7 @@ class TtftQuantiles:
         return self._quantiles[key]
 
     def views(self) -> tuple[HedgeThresholdView, ...]:
-        """All buckets with samples, with their p95. The method changes nothing, because a read must not change a hedge
-        threshold.
-        """
+        """All buckets with samples, with their p95. Changes nothing: a read must not change a hedge threshold."""
         merged = self._merged()
         return tuple(
             HedgeThresholdView(
