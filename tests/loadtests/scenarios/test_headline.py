@@ -71,10 +71,13 @@ def test_late_test_is_played_again_and_only_that_one(player: Callable[[int], Non
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".svg"}
 
 
-def test_nothing_is_written_if_a_test_is_late_in_every_try(player: Callable[[int], None], tmp_path: Path) -> None:
+def test_nothing_is_written_if_a_test_is_late_in_every_try(
+    player: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     player(headline.TRIES)
     shutil.copy(RESULTS / PAGE, tmp_path)
     with pytest.raises(SystemExit, match="3"):
         main(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [PAGE]
     assert (tmp_path / PAGE).read_text() == TEXT
+    assert "Nothing is written: the generator was late in all 3 tries." in capsys.readouterr().out
