@@ -15,6 +15,7 @@ from loadtests.emulator import Emulator
 from loadtests.processes import free_port
 from tests.scorecard.policies import rules
 from tests.scorecard.raw import chat
+from tests.scorecard.waiting import until
 from tests.serving import gateways
 
 HAPROXY = shutil.which("haproxy")
@@ -57,6 +58,35 @@ async def test_requests_through_haproxy_outlive_one_of_two_gateways() -> None:
             places[f"ADMIN_{number}"] = gw.admin_url.rpartition(":")[2]
         command = HAPROXY, "-f", str(DEPLOY / "haproxy" / "haproxy.cfg"), "-db"
         await outlives(await asyncio.create_subprocess_exec(*command, env={**os.environ, **places}), port, one)
+
+
+@pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: apt-get install haproxy")
+async def test_haproxy_leaves_a_gateway_in_service_whose_check_is_slow() -> None:
+    assert HAPROXY is not None
+    checks = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal checks
+        if b"/readyz" in await reader.readuntil(b"\r\n\r\n"):
+            await asyncio.sleep(0.8)
+            checks += 1
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        at, port = server.sockets[0].getsockname()[1], free_port()
+        places = {"BIND": f"127.0.0.1:{port}"}
+        for number in (1, 2):
+            places |= {f"GATEWAY_{number}": f"127.0.0.1:{at}", f"ADMIN_{number}": f"{at}"}
+        command = HAPROXY, "-f", str(DEPLOY / "haproxy" / "haproxy.cfg"), "-db"
+        proxy = await asyncio.create_subprocess_exec(*command, env={**os.environ, **places})
+        try:
+            await until(lambda: checks >= 4)
+            async with httpx.AsyncClient() as client:
+                assert (await client.get(f"http://127.0.0.1:{port}/")).status_code == 200
+        finally:
+            proxy.terminate()
+            await proxy.wait()
 
 
 @pytest.mark.skipif(NGINX is None, reason="needs nginx: apt-get install nginx-light")
