@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.core.decision import Decision, RuleName
 from gateway.core.estimators.attempt_prediction import AttemptPrediction
-from gateway.core.estimators.share_judge import ShareJudge
+from gateway.core.estimators.ttft_judge import TtftJudge
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD, Slot
 from gateway.core.history import AttemptHistory
@@ -137,8 +137,10 @@ class RequestState(QueuedRequest):
         super().__init__(request)
         self.visible = request.visible
         """Whether the tokens of the answer can be seen one by one as they come."""
-        self.promised: list[tuple[ShareJudge, float, bool]] | None = None
-        """The judges that count an admitted request, its P(late) for each, and whether costs were known."""
+        self.promised: list[tuple[TtftJudge, float, bool]] | None = None
+        """Of an admitted request without a first token: the TTFT judges that count it, its P(late) for each, and
+        whether costs were known.
+        """
         self.body_hash = request.body_hash
         """64-bit hash of the body; None until quarantine needs it (redundancy/request_quarantine.py)."""
         self.offer: Offer | None = None

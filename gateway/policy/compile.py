@@ -32,6 +32,10 @@ from gateway.policy.sections.tiers import (
 from gateway.policy.sections.values import StrictSlots
 
 _CAPS = rules.Caps()
+E2E_ALONE = 0.2
+"""Unwritten threshold of P(breach) in a tier with an e2e, but no TTFT objective: no judge limits its late answers. Over
+14 cells of four engines, .5 has a mean goodput of .861, .2 .893, .1 .891 and .05 .886.
+"""
 
 
 def compiled(file: PolicyFile, digest: str, folder: Path) -> rules.Policy:
@@ -253,7 +257,7 @@ def _tier(name: str, section: TierSection) -> rules.Tier:
         keep_alive_s=section.sse_comments or 0.0,
         repetition=_repetition(section.repetition) if section.repetition else None,
         limits=_limits(section.limits),
-        admission=_admission(section.admission),
+        admission=_admission(section.admission, slo),
         hedge=_hedge(section.hedge) if section.hedge else None,
         retry=rules.Retry(section.retry.budget),
         apis=tuple((api, on) for api, on in section.apis if on is not None),
@@ -311,8 +315,11 @@ def _limits(section: LimitsSection) -> rules.Limits:
     return rules.Limits(requests.get("min"), tokens.get("min"), section.concurrency, counted, tuple(quotas))
 
 
-def _admission(section: AdmissionSection) -> rules.AdmissionSpec:
-    return rules.AdmissionSpec(rules.AdmissionMode(section.mode), section.max_breach_probability, section.exploration)
+def _admission(section: AdmissionSection, slo: Slo) -> rules.AdmissionSpec:
+    breach = section.max_breach_probability
+    if slo.e2e and not slo.ttft and "max_breach_probability" not in section.model_fields_set:
+        breach = E2E_ALONE
+    return rules.AdmissionSpec(rules.AdmissionMode(section.mode), breach, section.exploration)
 
 
 def _hedge(section: HedgeSection) -> rules.Hedge:

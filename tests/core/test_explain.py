@@ -17,7 +17,7 @@ from gateway.core.slo import Objective, Slo
 from tests.interpreted import interpreted
 
 from .made import a_request, policy, pool, tier
-from .oracle import ENFORCE, SLO, STRICT, Oracle, made_forecast, story_of
+from .oracle import ENFORCE, SLO, STRICT, Oracle, story_of
 from .playbook import Story, commit, dispatch, ended, play, refuse
 from .test_sessions import NAMES, home_of, session
 
@@ -232,8 +232,9 @@ def test_explain_does_not_release_a_percentile_that_no_replica_can_keep() -> Non
     story, _ = story_of(pool("p", "r1", slots=9), tier("std", slo=slo, admission=ENFORCE))
     forecaster: Any = story.controller.forecaster
     forecaster.has_costs = lambda pool: True
-    forecaster.alone = lambda offer: made_forecast(0.0, "alone", 0.0, offer.prompt_tokens / 1000)
-    forecaster.is_late = lambda offer, made, bound_s: 0.6 * (made.ttft_s > bound_s) if made.pool == "alone" else 1.0
+    forecaster.is_late = lambda request, forecast, bound_s: 1.0
+    forecaster.alone_s = lambda offer: offer.prompt_tokens / 1000
+    forecaster.is_late_alone = lambda pool, alone_s, bound_s: 0.6 if alone_s > bound_s else 0.0
     story.arrives("a").expect(refuse(Reason.PREDICTED), ended(Outcome.REFUSED))
     for _ in range(50):
         found = explained(story, prompt=400)

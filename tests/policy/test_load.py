@@ -291,6 +291,23 @@ def test_longest_ejection_is_five_minutes_or_the_first_one(time: str, longest_s:
 
 
 @pytest.mark.parametrize(
+    ("slo", "written", "breach"),
+    [
+        ("ttft: {p99: 2s}, e2e: {p99: 60s}", "", 0.5),
+        ("tpot: {p99: 60ms}", "", 0.5),
+        ("e2e: {p99: 60s}", "", 0.2),
+        ("e2e: {p99: 60s}", "max_breach_probability: 50%", 0.5),
+    ],
+)
+def test_threshold_that_is_not_written_is_lower_without_a_ttft_objective(slo: str, written: str, breach: float) -> None:
+    text = (
+        "apiVersion: tailgate/v1\nmodels: {m: {pools: [p]}}\npools: {p: {replicas: [http://a:1]}}\n"
+        f"tiers: {{only: {{slo: {{{slo}}}, admission: {{{written}}}}}}}\n"
+    )
+    assert load_text(text, "p.yaml").tiers["only"].admission.max_breach_probability == breach
+
+
+@pytest.mark.parametrize(
     ("queue", "slo", "limit"),
     [
         ("", "", 256),

@@ -20,9 +20,9 @@ from .waiting import until
 
 CLIENTS = 24
 EACH = 8
-APART_S = 0.002
-"""Tolerated difference in seconds. For each request, server and controller read the clock one after the other, and a
-busy machine may pause in between.
+TOLERATED = 0.05
+"""Largest gap. For each request, server and controller read the clock one after the other, and a busy machine may pause
+in between. A single leaked answer makes a larger gap.
 """
 
 
@@ -37,8 +37,7 @@ def gap(view: LittleView) -> float:
 
 
 def holds(view: LittleView) -> bool:
-    assert view.time_s is not None
-    return abs(gap(view)) < 0.01 or abs(gap(view)) * view.time_s < APART_S
+    return abs(gap(view)) <= TOLERATED
 
 
 @pytest.fixture
@@ -101,5 +100,5 @@ async def test_leaked_connection_shows_as_a_gap_in_littles_law(busy: Gateway) ->
     before = law(busy)
     # As if one answer had never been marked as complete.
     busy.limits.occupancy("main").begin(monotonic() - before.window_s, monotonic())
-    assert gap(law(busy)) > 0.05
+    assert gap(law(busy)) > TOLERATED
     assert held(busy)["requests that the server has"] == 1

@@ -12,7 +12,6 @@ from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.forecast.wait import drain_per_s, own_drain_per_s
 from gateway.core.offer import Offer
 from gateway.core.prediction import NOTHING_AHEAD, Ahead, Forecast
-from gateway.core.slo import Metric
 from gateway.core.snapshot import Trust
 
 MAX_HIGHER_SHARE: Final = 0.9
@@ -72,6 +71,8 @@ class Outlook:
         """Whether too few requests with prompts of this length were admitted lately."""
         return self._promises.is_owed(offer, now)
 
+    # ---- texts
+
     def why(self, offer: Offer, forecast: Forecast, doubt: Doubt) -> str:
         """The error text for a request that is refused because of this doubt."""
         broken = doubt.broken
@@ -79,10 +80,9 @@ class Outlook:
             return reason(offer, forecast)
         bound_s = broken.objective.threshold_s
         late = doubt.late[-1]
-        what = "the first token comes" if broken.metric is Metric.TTFT else "the answer ends"
         share, allowed = above_limit(broken.late_share(late, forecast.at), broken.allowed)
         return (
-            f"The replicas are busy. Predicted: {what} later than {bound_s:g} s with a probability of "
+            f"The replicas are busy. Predicted: the first token comes later than {bound_s:g} s with a probability of "
             f"{probability(late)}. With it, {share} of the latest answers would be late; at most {allowed} may be, so "
             f"that the {broken.objective.percentile} stays within {bound_s:g} s."
         )

@@ -1,7 +1,7 @@
 """The objectives of all tiers: whether a request would break one, and the longest engine step that they allow.
 
-TTFT percentiles limit admissions, or e2e percentiles if a tier promises no TTFT (estimators/share_judge.py). TPOT and
-e2e objectives limit the step of replicas (estimators/step_margin.py).
+TTFT percentiles limit admissions (estimators/ttft_judge.py). TPOT and e2e objectives limit the step of replicas
+(estimators/step_margin.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 from gateway.core.admission.fairness import LengthFairness
 from gateway.core.decision import Decision
 from gateway.core.estimators.memory import Remembering, objects_in
-from gateway.core.estimators.share_judge import ShareJudge, share_judges
 from gateway.core.estimators.step_margin import LONG_START, StepMargin
+from gateway.core.estimators.ttft_judge import TtftJudge, ttft_judges
 from gateway.core.fleet.pool import Pool
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.forecaster import Forecaster
@@ -22,7 +22,6 @@ from gateway.core.forecast.wait import head_waited_s
 from gateway.core.offer import Offer
 from gateway.core.policy import AdmissionMode, Policy, Tier, Value
 from gateway.core.prediction import Forecast
-from gateway.core.request import Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason, Record
 from gateway.core.slo import Objective, Slo
@@ -55,10 +54,10 @@ class Doubt:
     def __init__(self, is_likely_missed: bool) -> None:
         self.is_likely_missed = is_likely_missed
         """Whether P(breach) decides and is above the threshold of the tier. Then no judge was asked."""
-        self.broken: ShareJudge | None = None
+        self.broken: TtftJudge | None = None
         """The judge that does not admit it; None if all do."""
         self.late: list[float] = []
-        """P(late), corrected, of each judge that was asked, in the order of the tier's."""
+        """P(first token is late), corrected, for each TTFT objective that was asked, in the order of the tier's."""
 
     @property
     def is_doubtful(self) -> bool:
@@ -71,8 +70,8 @@ class Promises:
 
     def __init__(self, policy: Policy, forecaster: Forecaster) -> None:
         self._forecaster = forecaster
-        self._judges: dict[str, tuple[ShareJudge, ...]] = {}
-        """Judges of the TTFT objectives, or else of the e2e objectives, by tier."""
+        self._judges: dict[str, tuple[TtftJudge, ...]] = {}
+        """Judges of the TTFT objectives, by tier."""
         self._fairness: dict[str, LengthFairness] = {}
         """By tier."""
         self._tpot: dict[tuple[str, Objective], StepMargin] = {}
@@ -101,7 +100,9 @@ class Promises:
             if pool in policy.pools and name in tiers and objective in tiers[name].slo.e2e
         }
         judges = self._judges
-        self._judges = {name: share_judges(judges.get(name, ()), tier.slo) for name, tier in tiers.items()}
+        self._judges = {
+            name: ttft_judges(judges.get(name, ()), tier.slo.ttft) for name, tier in tiers.items() if tier.slo.ttft
+        }
         self._fairness = {name: self._fairness.get(name) or LengthFairness() for name in tiers}
 
     def memory(self) -> dict[str, object]:
@@ -119,21 +120,21 @@ class Promises:
     def _named(self) -> Iterator[tuple[str, Remembering]]:
         for tier, judges in self._judges.items():
             for judge in judges:
-                yield f"late {tier} {judge.objective}", judge
+                yield f"ttft {tier} {judge.objective}", judge
         for (pool, objective), margin in self._tpot.items():
             yield f"tpot {pool} {objective}", margin
         for (pool, tier, objective), margin in self._e2e.items():
             yield f"e2e {pool} {tier} {objective}", margin
+
+    # ---- decisions
 
     def doubt(self, offer: Offer, forecast: Forecast) -> Doubt:
         """Ask P(breach) first, then the judges of the tier, up to the first that does not admit the request."""
         request = offer.request
         is_known = self._forecaster.trust(offer.pool.spec.name) is Trust.TRUSTED and not forecast.is_untried
         doubt = Doubt(is_known and forecast.breach > offer.max_breach)
-        if doubt.is_likely_missed or not _is_judged(request):
+        if doubt.is_likely_missed or not request.stream:
             return doubt
-        if not request.tier.slo.ttft and not (is_known and forecast.wait_s):
-            return doubt  # the limit of the step keeps e2e objectives of requests that need not wait
         for judge in self._judges.get(request.tier.name, ()):
             late = self._late(offer, forecast, judge)
             doubt.late.append(late)
@@ -142,29 +143,30 @@ class Promises:
                 break
         return doubt
 
-    def _late(self, offer: Offer, forecast: Forecast, judge: ShareJudge) -> float:
-        """P(the bound of a judged objective is missed), 0-1, corrected. Before engine costs are known, it is 0 or 1 and
-        depends on how long the queue's head has waited.
+    def _late(self, offer: Offer, forecast: Forecast, judge: TtftJudge) -> float:
+        """P(the first token comes later than the bound of an objective), 0-1, corrected. Before engine costs are known,
+        it is 0 or 1 and depends on how long the queue's head has waited.
         """
         bound_s = judge.objective.threshold_s
         if self._forecaster.has_costs(offer.pool.spec.name):
-            return judge.corrected(self._forecaster.is_late(offer, forecast, bound_s))
+            return judge.corrected(self._forecaster.is_late(offer.request, forecast, bound_s))
         return 1.0 if head_waited_s(offer.pool, offer.request.tier, forecast.at) > bound_s else 0.0
 
     def _fits_alone(self, offer: Offer) -> bool:
         """Whether an idle replica would keep every TTFT objective and the TPOT bound of the request, so that only room
         is missing.
         """
-        request = offer.request
-        if not (request.tier.slo.ttft and request.stream and self._forecaster.has_costs(offer.pool.spec.name)):
+        judges = self._judges.get(offer.request.tier.name)
+        if judges is None or not offer.request.stream or not self._forecaster.has_costs(offer.pool.spec.name):
             return False
         slo = offer.slo  # its bounds may be tighter than its tier's, and then out of reach
         if self._forecaster.costs(offer.pool).step.coefficients[0] > slo.tpot_bound_s:
             return False
-        alone = self._forecaster.alone(offer)
-        for judge in self._judges[request.tier.name]:
+        alone_s = self._forecaster.alone_s(offer)
+        for judge in judges:
             bound_s = min(judge.objective.threshold_s, slo.ttft_bound_s)
-            if judge.corrected(self._forecaster.is_late(offer, alone, bound_s)) > judge.allowed:
+            p = self._forecaster.is_late_alone(offer.pool, alone_s, bound_s)
+            if judge.corrected(p) > judge.allowed:
                 return False
         return True
 
@@ -218,24 +220,27 @@ class Promises:
             )
         return found
 
+    # ---- events
+
     @property
     def open(self) -> int:
-        """Number of admitted requests that are not judged yet. A request counts once for each judge."""
+        """Number of admitted requests without a first token, summed over all present judges. A request counts once for
+        each judge.
+        """
         return sum(judge.open for judges in self._judges.values() for judge in judges)
 
     def offered(self, offer: Offer, now: float) -> None:
         """Count an arrival."""
         tier, pool = offer.request.tier, offer.pool
         judges = self._judges.get(tier.name, ())
-        # The highest TTFT percentile decides, even out of reach. Whether an e2e percentile is depends on all answers.
-        asked = [judge for judge in judges if not (tier.slo.ttft and judge.highest)]
-        if not asked or not _is_judged(offer.request) or tier.admission.mode is AdmissionMode.OFF:
+        if not offer.request.stream or tier.admission.mode is AdmissionMode.OFF or len(judges) < 2:
             return
         if not self._forecaster.has_costs(pool.spec.name):
             return
-        alone = self._forecaster.alone(offer)
-        for judge in asked:
-            judge.offered(self._forecaster.is_late(offer, alone, judge.objective.threshold_s), now)
+        alone_s = self._forecaster.alone_s(offer)
+        for judge in judges:
+            if not judge.highest:
+                judge.offered(self._forecaster.is_late_alone(pool, alone_s, judge.objective.threshold_s), now)
 
     def admitted(self, state: RequestState, decision: Decision, forecast: Forecast) -> None:
         """Count a request that was sent or queued on this forecast."""
@@ -246,9 +251,9 @@ class Promises:
             fairness.decided(offer.prompt_likely, True, forecast.at)
         self._drop(state)  # it was admitted before if it moved here from the queue of a pool without replicas
         judges = self._judges.get(state.request.tier.name)
-        if not judges or not _is_judged(state.request):
+        if judges is None or not state.request.stream:
             return
-        promised: list[tuple[ShareJudge, float, bool]] = []
+        promised: list[tuple[TtftJudge, float, bool]] = []
         state.promised = promised
         has_costs = self._forecaster.has_costs(offer.pool.spec.name)
         for i, judge in enumerate(judges):
@@ -257,7 +262,7 @@ class Promises:
             promised.append((judge, late, has_costs))
 
     @staticmethod
-    def _promised(state: RequestState) -> list[tuple[ShareJudge, float, bool]]:
+    def _promised(state: RequestState) -> list[tuple[TtftJudge, float, bool]]:
         """The judges that count a request, with its P(late) for each and whether costs were known. The request
         forgets them, so the caller must take it out of their counts.
         """
@@ -266,13 +271,12 @@ class Promises:
 
     def _drop(self, state: RequestState) -> None:
         """Remove a request, without an answer, from the judges that count it."""
-        for judge, late, _ in self._promised(state):
-            judge.dropped(late)
+        if state.promised is not None:
+            for judge, late, _ in self._promised(state):
+                judge.dropped(late)
 
     def first_token(self, state: RequestState, now: float) -> None:
         """Judge the TTFT objectives of a stream whose first token reached the client."""
-        if not state.request.tier.slo.ttft:
-            return
         for judge, late, had_costs in self._promised(state):
             judge.judged(late, now - state.request.body_at > judge.objective.threshold_s, now, had_costs)
 
@@ -296,29 +300,20 @@ class Promises:
                     judge.judged(late, True, now, had_costs)
                 else:
                     judge.dropped(late)
-        tier = state.request.tier
-        is_judged = record.outcome is Outcome.OK and tier.slo.covers(record.output_tokens)
-        if is_judged and not tier.slo.ttft:
-            for judge, late, had_costs in self._promised(state):
-                judge.judged(late, record.e2e_s > judge.objective.threshold_s, now, had_costs)
         self._drop(state)
+        tier = state.request.tier
         if record.pool is None or state.forecast is None or state.was_overfilled:
             return  # the replica was filled beyond the step limit, so the answer shows nothing about the limit
         margins = self._margins_of(record.pool, tier)
         if record.tpot_s is not None:
             for margin in margins.tpot:
                 margin.learn(state.forecast.tpot_s, record.tpot_s > margin.objective.threshold_s)
-        if is_judged:
+        if record.outcome is Outcome.OK and tier.slo.covers(record.output_tokens):
             # The wait in the queue says nothing about steps. If it counted, a queue would lower the limit, and grow.
             for margin in margins.e2e:
                 margin.learn(state.forecast.tpot_s, record.e2e_s - record.queue_s > margin.objective.threshold_s)
                 if record.ttft_s is not None:
                     margin.saw_ttft(record.ttft_s - record.queue_s)
-
-
-def _is_judged(request: Request) -> bool:
-    """Whether the judges of its tier decide on a request: no TTFT objective is about whole answers."""
-    return request.stream or not request.tier.slo.ttft
 
 
 def is_lost(record: Record) -> bool:

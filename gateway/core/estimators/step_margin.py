@@ -21,7 +21,7 @@ import math
 from typing import Final
 
 from gateway.core.estimators.memory import Remembering
-from gateway.core.estimators.share_judge import SAFETY
+from gateway.core.estimators.ttft_judge import SAFETY
 from gateway.core.slo import Objective
 
 START: Final = 0.85

@@ -25,11 +25,11 @@ from gateway.core.fleet.slot import UNREAD
 from gateway.core.fleet.step_budget import StepPrices
 from gateway.core.forecast.learned import UNKNOWN, PoolLearned
 from gateway.core.forecast.learner import Learner
-from gateway.core.forecast.wait import is_step_kept, p_breach, p_end_late, wait_in_gateway_s
+from gateway.core.forecast.wait import is_step_kept, p_breach, wait_in_gateway_s
 from gateway.core.offer import Offer
 from gateway.core.policy import Policy
 from gateway.core.prediction import Ahead, Forecast
-from gateway.core.request import WEIGHTLESS
+from gateway.core.request import WEIGHTLESS, Request
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptOutcome, AttemptResult
 from gateway.core.snapshot import ForecastView, Trust
@@ -70,6 +70,8 @@ class Forecaster(Learner):
         learned, engine = self.pools.get(replica.pool.spec.name), self.engines.get(replica.spec.name)
         return engine.slowness if learned is not None and engine is not None and engine.costs is learned.costs else 1.0
 
+    # ---- the forecast
+
     def forecast(self, offer: Offer, replica: Replica | None, ahead: Ahead, now: float) -> Forecast:
         """The forecast for a request that is sent to `replica` now, or queued behind `ahead` if None. Changes
         nothing.
@@ -105,26 +107,23 @@ class Forecaster(Learner):
         output = min(bucket.median, float(offer.max_tokens))
         made.e2e_s = made.ttft_s + made.tpot_s * max(0.0, output - 1.0)
         made.tpot_kind = tpot_kind(output, made.tpot_s, offer.slo.tpot_bound_s)
-        learned.calibrate(request.tier, made, p_breach(offer, learned.spread, bucket, made), ahead)
+        learned.calibrate(request.tier, made, p_breach(offer, learned.spread, bucket, made, more_s), ahead)
         return made
 
-    def is_late(self, offer: Offer, forecast: Forecast, bound_s: float) -> float:
-        """P(the first token comes later than `bound_s` after body complete), or the end, if its tier has no TTFT
-        objective. The pool must have known costs.
-        """
-        request, spread = offer.request, self.pools[forecast.pool].spread
-        if not request.tier.slo.ttft:
-            bucket = self.lengths.known(request.model.name, request.tier.name, offer.prompt_tokens)
-            return p_end_late(offer, spread, bucket, forecast, bound_s)
+    def is_late(self, request: Request, forecast: Forecast, bound_s: float) -> float:
+        """P(the first token comes later than `bound_s` after body complete), 0-1. The pool must have known costs."""
+        spread = self.pools[forecast.pool].spread
         elapsed_s = forecast.at - request.body_at
         return spread.over(forecast.kind, forecast.ttft_s - elapsed_s, bound_s - elapsed_s)
 
-    def alone(self, offer: Offer) -> Forecast:
-        """The TTFT and TPOT expected at an idle replica, on arrival. The pool must have known costs."""
+    def alone_s(self, offer: Offer) -> float:
+        """Expected TTFT at an idle replica. The pool must have known costs."""
         costs = self.pools[offer.pool.spec.name].costs
-        step_s = costs.step.coefficients[0]
-        ttft_s = costs.ttft_s(0.0, offer.least_unread, step_s)
-        return Forecast(offer.pool.spec.name, offer.request.body_at, 0.0, ttft_s, costs.tpot_s(step_s, 0.0))
+        return costs.ttft_s(0.0, offer.least_unread, costs.step.coefficients[0])
+
+    def is_late_alone(self, pool: Pool, alone_s: float, bound_s: float) -> float:
+        """P(TTFT exceeds `bound_s`), 0-1, if the expected TTFT is `alone_s`. The pool must have known costs."""
+        return self.pools[pool.spec.name].spread.over(DIRECT, alone_s, bound_s)
 
     def expected_output(self, offer: Offer) -> float:
         """Expected output tokens of all choices together: the median of one answer, times the number of choices."""
@@ -305,6 +304,8 @@ class Forecaster(Learner):
             error = math.log((now - attempt.first_at) / steps / max(forecast.tpot_s, 1e-9))
             learned.spread.add(forecast.tpot_kind, error)
 
+    # ---- labels
+
     def judged(self, state: RequestState, breached: bool) -> None:
         """Label the forecast of an admitted request: `breached` if it missed an objective. The first label stands."""
         forecast = state.forecast
@@ -320,6 +321,8 @@ class Forecaster(Learner):
         if state.forecast is not None:
             state.forecast.judged = True
 
+    # ---- reading
+
     def trust(self, pool: str) -> Trust:
         """The state of the forecasts of this pool."""
         return self.pools.get(pool, UNKNOWN).trust
@@ -330,6 +333,8 @@ class Forecaster(Learner):
             pools=tuple(learned.view(name) for name, learned in self.pools.items()),
             speeds=tuple((name, engine.factor) for name, engine in self.engines.items()),
         )
+
+    # ---- finding
 
     def of(self, pool: Pool) -> PoolLearned:
         learned = self.pools.get(pool.spec.name)

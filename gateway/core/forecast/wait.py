@@ -51,9 +51,10 @@ def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead) -> float:
     return strict_s
 
 
-def p_breach(offer: Offer, spread: Spread, bucket: Bucket, made: Forecast) -> float:
-    """P(any objective is missed). A wait beyond `timeouts.queue` counts as missing them all. `made`: the forecast so
-    far.
+def p_breach(offer: Offer, spread: Spread, bucket: Bucket, made: Forecast, more_s: float) -> float:
+    """P(any objective is missed). A wait beyond `timeouts.queue` counts as missing them all.
+
+    `made`: the forecast so far. `more_s`: seconds from `made.at` to the first token.
     """
     slo, kind = offer.slo, made.kind
     elapsed_s, wait_s, tpot_s = made.at - offer.request.body_at, made.wait_s, made.tpot_s
@@ -63,9 +64,11 @@ def p_breach(offer: Offer, spread: Spread, bucket: Bucket, made: Forecast) -> fl
         good = 1.0 - spread.over(kind, wait_s, offer.timeouts.queue_s - elapsed_s)
     if has_first:
         # Not a product of probabilities: the same wait causes both misses.
-        good = min(good, 1.0 - spread.over(kind, made.ttft_s - elapsed_s, slo.ttft_bound_s - elapsed_s))
+        good = min(good, 1.0 - spread.over(kind, more_s, slo.ttft_bound_s - elapsed_s))
     if slo.e2e_bound_s < math.inf:
-        in_time = 1.0 - p_end_late(offer, spread, bucket, made, slo.e2e_bound_s)
+        left_s = slo.e2e_bound_s - elapsed_s
+        too_long = _too_long(bucket, left_s - more_s, tpot_s, offer.max_tokens, slo.e2e_up_to_tokens)
+        in_time = 1.0 - max(spread.over(kind, more_s, left_s), too_long)
         good = good * in_time if has_first else min(good, in_time)
     if offer.request.stream and slo.tpot_bound_s < math.inf:
         slow = spread.over(made.tpot_kind, tpot_s, slo.tpot_bound_s)
@@ -73,14 +76,6 @@ def p_breach(offer: Offer, spread: Spread, bucket: Bucket, made: Forecast) -> fl
             slow = min(slow, planned_late(max(objective.quantile for objective in slo.tpot)))
         good *= 1.0 - slow
     return 1.0 - good
-
-
-def p_end_late(offer: Offer, spread: Spread, bucket: Bucket, made: Forecast, bound_s: float) -> float:
-    """P(the answer ends later than `bound_s` after body complete). `made`: the forecast so far."""
-    elapsed_s = made.at - offer.request.body_at
-    more_s, left_s = made.ttft_s - elapsed_s, bound_s - elapsed_s
-    too_long = _too_long(bucket, left_s - more_s, made.tpot_s, offer.max_tokens, offer.slo.e2e_up_to_tokens)
-    return max(spread.over(made.kind, more_s, left_s), too_long)
 
 
 def is_step_kept(offer: Offer, step_s: float, limit_s: float) -> bool:

@@ -169,7 +169,8 @@ class AdmissionSection(Section):
         _TIER.admission.mode.value, "enforce: refuse what would miss its SLO; shadow: only count it; off: do not look."
     )
     max_breach_probability: Share = share(
-        _TIER.admission.max_breach_probability, "Refuse when a miss is more likely than this."
+        _TIER.admission.max_breach_probability,
+        "Refuse when a miss is more likely than this. By default 20% in a tier with an e2e, but no TTFT objective.",
     )
     exploration: Exploration = share(
         _TIER.admission.exploration, "Share of doubtful requests let in all the same, so that the forecast can learn."

@@ -1,7 +1,7 @@
-"""Judge of one objective of a tier: limits the share of its answers that are late.
+"""Judge of one TTFT objective of a tier: limits the share of its answers whose first token is late.
 
-A TTFT objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms.
-The judge keeps this inequality, over the answers of the last seconds and the admitted requests that have no first token
+An objective `p50: 500ms` promises that at least half of the tier's answers have their first token within 500 ms. The
+judge keeps this inequality, over the answers of the last seconds and the admitted requests that have no first token
 yet:
 
     late answers + expected late answers <= allowed x (answers + admitted)        allowed = SAFETY x (1 - quantile)
@@ -18,13 +18,10 @@ p is the forecast probability times a margin. The margin is the only thing that 
 as in adaptive conformal inference (Gibbs and Candes, NeurIPS 2021). So in the long run as many answers are late as were
 expected, whatever the engine, the drift or the quality of the forecast.
 
-A tier without a TTFT objective has judges of its e2e objectives. An answer is then late if it ends too late. They
-decide only on requests that would wait: for the others, the step margin keeps the objective (step_margin.py).
-
 An objective below the highest percentile may be out of reach even for idle replicas, because a new model is slower or
 prompts grew. Refusing requests for its sake would leave the fleet idle. So its judge also averages, over all arrivals,
 the probability to be late at an idle replica. While the average exceeds the allowed share, it admits everything, and
-the highest percentile decides. Any e2e percentile may be out of reach, if answers are long.
+the highest percentile decides.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from typing import Final
 
 from gateway.core.estimators.memory import Remembering
 from gateway.core.estimators.rates import Decay
-from gateway.core.slo import Metric, Objective, Slo
+from gateway.core.slo import Objective
 
 MEMORY_S: Final = 10.0
 """Time constant (seconds) of forgetting: short, so that an objective holds in each window with enough answers."""
@@ -48,8 +45,8 @@ MAX_MARGIN: Final = 4.0
 """The margin stays between 1 / `MAX_MARGIN` and this: answers of a nearly idle fleet show little about tails."""
 
 
-class ShareJudge(Remembering):
-    """Holds the share of a tier's answers that miss one objective."""
+class TtftJudge(Remembering):
+    """Holds the share of a tier's answers that miss one TTFT objective."""
 
     __slots__ = (
         "_admitted",
@@ -63,15 +60,13 @@ class ShareJudge(Remembering):
         "_offered_decay",
         "allowed",
         "highest",
-        "metric",
         "objective",
     )
 
-    def __init__(self, metric: Metric, objective: Objective, highest: bool) -> None:
-        self.metric = metric
+    def __init__(self, objective: Objective, highest: bool) -> None:
         self.objective = objective
         self.highest = highest
-        """Whether its objective is the highest percentile that is judged."""
+        """Whether its objective is the highest TTFT percentile of the tier."""
         self.allowed = SAFETY * (1.0 - objective.quantile)
         """Allowed share (0-1) of late answers."""
         self._log_margin = 0.0
@@ -87,13 +82,13 @@ class ShareJudge(Remembering):
 
     @property
     def open(self) -> int:
-        """Number of admitted requests that are not judged yet."""
+        """Number of admitted requests without a first token."""
         return self._admitted
 
     @property
     def name(self) -> str:
         """Name of its objective, for texts."""
-        return f"{'TTFT' if self.metric is Metric.TTFT else 'e2e'} {self.objective.percentile}"
+        return f"TTFT {self.objective.percentile}"
 
     @property
     def margin(self) -> float:
@@ -149,14 +144,10 @@ class ShareJudge(Remembering):
             self._log_margin = max(-most, min(most, self._log_margin + STEP * (one - p)))
 
 
-def share_judges(before: tuple[ShareJudge, ...], slo: Slo) -> tuple[ShareJudge, ...]:
-    """One judge for each TTFT objective of a tier, or else for each e2e objective. Judges of unchanged objectives keep
-    their counts.
-    """
-    metric, objectives = (Metric.TTFT, slo.ttft) if slo.ttft else (Metric.E2E, slo.e2e)
-    kept = {(judge.metric, judge.objective, judge.highest): judge for judge in before}
-    last = max(objectives, key=lambda objective: objective.quantile, default=None)
+def ttft_judges(before: tuple[TtftJudge, ...], objectives: tuple[Objective, ...]) -> tuple[TtftJudge, ...]:
+    """One judge for each TTFT objective of a tier. Judges of unchanged objectives keep their counts."""
+    kept = {(judge.objective, judge.highest): judge for judge in before}
+    last = max(objectives, key=lambda objective: objective.quantile)
     return tuple(
-        kept.get((metric, objective, objective is last)) or ShareJudge(metric, objective, objective is last)
-        for objective in objectives
+        kept.get((objective, objective is last)) or TtftJudge(objective, objective is last) for objective in objectives
     )
