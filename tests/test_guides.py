@@ -46,7 +46,7 @@ NOT_RUN = {
 """Commands that cannot run here, by their beginning, with the reason."""
 LONG = (".venv/bin/tailgate plan --policy", ".venv/bin/tailgate simulate")
 """Commands that take more than some seconds, by their beginning: they run with the long tests."""
-SHORTER = {"load run": "--duration 2 --allow-late", "load report": "--allow-late"}
+SHORTER = {"load run": "--duration 2 --allow-late", "load report": "--allow-late", "load compare": "--allow-late"}
 """Options that make a command shorter, or let it pass on a busy machine; the last one counts."""
 
 

@@ -224,6 +224,8 @@ def test_comparison_with_a_late_generator_gives_no_verdict(tmp_path: Path) -> No
     assert all((row["change"], row["verdict"]) == (None, "") for row in told["rows"])
     shown = CliRunner().invoke(app, ["compare", *folders, "--policy", policy_in(tmp_path)])
     assert (shown.exit_code, "worse" in shown.stdout) == (3, False)
+    allowed = CliRunner().invoke(app, ["compare", *folders, "--policy", policy_in(tmp_path), "--allow-late"])
+    assert (allowed.exit_code, allowed.stdout) == (0, shown.stdout)
 
 
 def test_an_open_loop_and_a_closed_one_are_not_compared(tmp_path: Path) -> None:
