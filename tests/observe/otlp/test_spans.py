@@ -49,7 +49,7 @@ REQUESTS = st.builds(
     lambda origin, **fields: replace(ASK, origin=origin, **fields),
     st.builds(Origin, TEXTS, st.just(""), PARENTS),
     tenant=TEXTS,
-    endpoint=st.sampled_from(Endpoint).map(lambda endpoint: endpoint.value),
+    endpoint=st.sampled_from(Endpoint),
     stream=st.booleans(),
 )
 RECORDS = st.builds(
