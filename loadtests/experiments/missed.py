@@ -10,10 +10,10 @@ the answers good; who shares by speed makes all late. A cold 70B loses .04. Two 
 In most cells at 1.5x a peer has more than .95 good, so 1.05 times that cannot be had.""",
     "noise": "The best static cap loses less in the worst cell, but has less goodput with and without noise.",
     "one-tier": """\
-Since the start short prompts are favoured less: .008 fewer of the requests are good, and .005 more of the tokens.""",
+Since the start short prompts are favoured less: .007 fewer of the requests are good, and .005 more of the tokens.""",
     "backlog": """\
-Of the 4%, all are refused by the p95's judge: a wait of .05 to .17 s for prompts that are being read would make more
-than 5% of the answers late. All that are served are good.""",
+Nearly all are refused for a forecast wait of .4 to 2.5 s; it would be .07 s at most. The forecast divides by the rate
+of the queue. Beside a backlog that is the batch's: interactive requests go past it, and do not count.""",
     "batch": """\
 On the 8B with tight bounds, interactive requests are lost for seconds where their load comes back.""",
     "step-response": "The rate settles in 15 s. The reason is not known.",

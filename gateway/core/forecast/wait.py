@@ -28,11 +28,10 @@ def drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
 def own_drain_per_s(costs: LatencyModel, pool: Pool) -> float | None:
     """Drain rate by requests of this gateway alone.
 
-    It is at least that of Little's law: requests in flight / mean time in the engine. Beside a backlog of a lower tier,
-    more urgent requests pass the queue, and the measured rate misses them.
+    After a short backlog, most of the estimate comes from Little's law: requests in flight / mean time in the engine.
     """
     typical_per_s = max(1, pool.in_flight) / costs.stay_s if costs.stay_s > 0.0 else 0.0
-    return max(pool.drain.per_s(typical_per_s) or 0.0, typical_per_s) or None
+    return pool.drain.per_s(typical_per_s) or typical_per_s or None
 
 
 def wait_in_gateway_s(costs: LatencyModel, pool: Pool, ahead: Ahead) -> float:
