@@ -15,7 +15,7 @@ REPLICAS_AT_ONCE: Final = 100
 
 async def snapshot_in_pieces(controller: Controller, clock: Callable[[], float]) -> Snapshot:
     """A snapshot whose replicas are copied before the rest, so they may be a few milliseconds older."""
-    names = [name for pool in controller.policy.pools.values() for name in (spec.name for spec in pool.replicas)]
+    names = [spec.name for pool in controller.policy.pools.values() for spec in pool.replicas]
     seen: dict[str, ReplicaView] = {}
     for start in range(0, len(names), REPLICAS_AT_ONCE):
         seen |= controller.replica_views(names[start : start + REPLICAS_AT_ONCE], clock())

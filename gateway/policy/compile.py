@@ -34,7 +34,7 @@ from gateway.policy.sections.values import StrictSlots
 _CAPS = rules.Caps()
 E2E_ALONE = 0.2
 """Unwritten threshold of P(breach) in a tier with an e2e, but no TTFT objective: no judge limits its late answers. Over
-14 cells of four engines, .5 has a mean goodput of .861, .2 .893, .1 .891 and .05 .886.
+14 cells of three engines, .5 has a mean goodput of .861, .2 .893, .1 .891 and .05 .886.
 """
 
 

@@ -46,7 +46,7 @@ async def _teapot(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def _overloaded(folder: Path) -> str:
-    """What is printed when a replica that answers 418 is overloaded, behind nothing and behind nginx."""
+    """The output of an overload. One replica, which answers 418 to everything, also stands for the gateway."""
     async with (
         await asyncio.start_server(_teapot, "127.0.0.1", 0) as replica,
         Children(lambda name, line: None) as children,

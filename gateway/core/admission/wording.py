@@ -6,6 +6,8 @@ from typing import Final
 
 DECIMALS: Final = 2
 DIGITS: Final = 3
+MAX_ROUNDED: Final = 0.05
+"""A limit is shown with so many decimals that rounding changes it by at most this share: .009 is not shown as .01."""
 MAX_DECIMALS: Final = 17
 """Any two different floats below 1 differ in so many decimals, or are shown as "more than" the smaller one."""
 
@@ -21,8 +23,8 @@ def probability(p: float, decimals: int = DECIMALS) -> str:
 
 def above_limit(p: float, limit: float) -> tuple[str, str]:
     """A probability and a limit below it, with as many decimals as show the limit, and that it is above."""
-    first = next((d for d in range(DECIMALS, MAX_DECIMALS) if abs(round(limit, d) - limit) <= 0.05 * limit), DECIMALS)
-    for decimals in range(first, MAX_DECIMALS):
+    enough = (d for d in range(DECIMALS, MAX_DECIMALS) if abs(round(limit, d) - limit) <= MAX_ROUNDED * limit)
+    for decimals in range(next(enough, DECIMALS), MAX_DECIMALS):
         shown, bound = probability(p, decimals), f"{limit:.{decimals}f}"
         number = float(shown.rpartition(" ")[2])
         if not shown.startswith("less") and (number > float(bound) or (number == float(bound) and " " in shown)):
