@@ -13,8 +13,9 @@ import pytest
 from gateway.app import Gateway
 from loadtests.emulator import Emulator
 from loadtests.processes import free_port
+from tests.deployment.balancers import first_answer
 from tests.scorecard.policies import rules
-from tests.scorecard.raw import chat
+from tests.scorecard.raw import chat_body
 from tests.scorecard.waiting import until
 from tests.serving import gateways
 
@@ -26,16 +27,10 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 async def outlives(proxy: asyncio.subprocess.Process, port: int, leaves: Gateway) -> None:
     """Requests through a balancer at `port` are answered while a gateway leaves."""
     try:
-        body = chat(max_tokens=1).split(b"\r\n\r\n", 1)[1]
+        body = chat_body(max_tokens=1)
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        await first_answer(url, body)
         async with httpx.AsyncClient(timeout=30.0) as client:
-            async with asyncio.timeout(30):
-                while True:
-                    try:
-                        if (await client.post(url, content=body)).status_code == 200:
-                            break
-                    except httpx.TransportError:
-                        await asyncio.sleep(0.02)
             answers = [await client.post(url, content=body) for _ in range(10)]
             await leaves.drain()
             answers += [await client.post(url, content=body) for _ in range(10)]

@@ -19,9 +19,10 @@ import pytest
 from gateway.sim.engine.profiles import PROFILES
 from loadtests.emulator import Emulator
 from loadtests.processes import free_port
+from tests.deployment.balancers import first_answer
 from tests.scorecard.policies import rules
 from tests.scorecard.process import serving
-from tests.scorecard.raw import MODEL
+from tests.scorecard.raw import MODEL, chat_body
 from tests.scorecard.test_several_processes import in_flight, seen
 
 HAPROXY = shutil.which("haproxy")
@@ -104,7 +105,9 @@ async def test_two_gateways_behind_haproxy_are_replaced_under_load_without_a_fai
         haproxy = await asyncio.create_subprocess_exec(*command, env={**os.environ, **places})
         stack.push_async_callback(haproxy.wait)
         stack.callback(haproxy.terminate)
-        load = Load(f"http://{places['BIND']}")
+        url = f"http://{places['BIND']}"
+        await first_answer(f"{url}/v1/chat/completions", chat_body(max_tokens=1))
+        load = Load(url)
         async with asyncio.TaskGroup() as group:
             group.create_task(load.run())
             for number, old in enumerate(gateways):
