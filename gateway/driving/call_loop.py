@@ -11,8 +11,8 @@ from typing import Final
 from gateway.core.commands import Cancel, Command, Commit, Cut, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback
-from gateway.proxy.deadlines import Alarm
 from gateway.proxy.driver import CommandHandler, Driver, Meter
+from gateway.proxy.time_limits import Alarm
 
 MAX_WAKES: Final = 100
 """The alarm pauses after this many deadlines in a row whose handling raised. Each such exception fails its request."""

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from gateway.core.results import Callback
 from gateway.core.snapshot import QueuePosition
-from gateway.proxy.deadlines import Deadline
+from gateway.proxy.time_limits import Deadline
 
 COMMENT: Final = b": keep-alive\n\n"
 CHECKS: Final = 4.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from gateway.core.results import Callback, Reason
-from gateway.proxy.deadlines import Deadline
 from gateway.proxy.occupancy import Occupancy
+from gateway.proxy.time_limits import Deadline
 from gateway.proxy.turns import Turns
 from gateway.wire.errors.replies import Problem
 

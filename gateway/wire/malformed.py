@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.results import Reason
 from gateway.wire.errors.replies import Problem
-from gateway.wire.http.encoding import ACCEPT_ENCODING, read_coding
+from gateway.wire.http.decoding import ACCEPT_ENCODING, read_coding
 from gateway.wire.http.headers import RequestHead
 
 

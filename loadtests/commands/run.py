@@ -39,7 +39,7 @@ from loadtests.replay.written import Written
 from loadtests.report.judged import slo_of
 from loadtests.report.pictures import NAMES
 from loadtests.report.run_file import About, write_run
-from loadtests.report.words import apart
+from loadtests.report.trust import apart
 from loadtests.terminal.written import check_writable, writing
 
 FOLDER = Path("loadtest-results")

@@ -24,7 +24,8 @@ from loadtests.report.bootstrap import (
 )
 from loadtests.report.judged import ERRORS
 from loadtests.report.tested import Tested
-from loadtests.report.words import apart, time
+from loadtests.report.trust import apart
+from loadtests.report.words import time
 
 LATENCIES = (("ttft", 0.5), ("ttft", 0.95), ("ttft", 0.99), ("tpot", 0.5), ("tpot", 0.99), ("e2e", 0.5), ("e2e", 0.99))
 SAME_LOAD = 0.02

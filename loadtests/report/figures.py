@@ -21,7 +21,7 @@ from loadtests.report.judged import ERRORS, Held, Judged, apart, judge, misses, 
 from loadtests.report.over_load import over_load
 from loadtests.report.run_file import RunFile
 from loadtests.report.timeline import per_s, timeline
-from loadtests.report.words import fell_behind
+from loadtests.report.trust import fell_behind
 from loadtests.waits import above
 
 FORMAT = "tailgate-loadtest-report"

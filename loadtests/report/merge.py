@@ -12,7 +12,7 @@ from loadtests.replay.again import Newcomers, Told
 from loadtests.replay.columns import FILE, percentiles, read_records
 from loadtests.replay.play import Played
 from loadtests.report.run_file import About, RunFile, read_run, save_run
-from loadtests.report.words import time
+from loadtests.report.trust import behind
 from loadtests.waits import above
 
 OWN = ("started_at", "shard", "shards", "probed", "left_out", "condemned")
@@ -32,8 +32,9 @@ def merge(folders: Sequence[Path], out: Path) -> None:
         rows = np.array(read_records(folder))
         late_s = percentiles(rows["late_s"], (0.99,))[0] or 0.0
         waited_s = above(run.played.lag, 0.99)
-        if max(late_s, waited_s) > run.about.max_late_s or run.played.gave_up:
-            condemned.append(f"shard {run.about.shard}/{run.about.shards} was late by {time(max(late_s, waited_s))}")
+        why = "it gave up" if run.played.gave_up else behind(late_s, waited_s, run.about.max_late_s)
+        if why is not None:
+            condemned.append(f"shard {run.about.shard}/{run.about.shards}: {why}")
         for column, of in NAMED:
             names = getattr(run, of)
             table = tables[of]

@@ -10,7 +10,8 @@ from typing import Any
 from loadtests.charts.chart import Chart, Picture
 from loadtests.charts.svg import STYLE, svg
 from loadtests.report.pictures import pictures
-from loadtests.report.words import headline, objective, rate, share, shed, time, told, warnings
+from loadtests.report.trust import warnings
+from loadtests.report.words import headline, objective, rate, share, shed, time, told
 
 Report = dict[str, Any]
 TEMPLATE = Path(__file__).parent / "page.html"

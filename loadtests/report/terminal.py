@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadtests.report.words import headline, objective, rate, share, time, told, warnings
+from loadtests.report.trust import warnings
+from loadtests.report.words import headline, objective, rate, share, time, told
 
 Report = dict[str, Any]
 

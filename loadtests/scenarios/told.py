@@ -10,7 +10,7 @@ import orjson
 from loadtests.charts.grid import grid_as_markdown
 from loadtests.charts.svg import draw
 from loadtests.report.page import document, figures, table, unit
-from loadtests.report.words import fell_behind
+from loadtests.report.trust import fell_behind
 from loadtests.scenarios.picture import grid, pictures
 from loadtests.scenarios.run import MAX_LATE_S, QUICK, Played
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.proxy.decoding import WHOLE_BYTES, BodyIntake
+from gateway.proxy.body_intake import WHOLE_BYTES, BodyIntake
 from tests.interpreted import interpreted
 from tests.proxy.playbook import Called, FromClient, FromReplica, Leaves, Play, ToClient, Wait, body, post, whole
 

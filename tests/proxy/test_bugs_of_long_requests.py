@@ -14,9 +14,9 @@ import pytest
 from gateway.app import Gateway
 from gateway.core.results import Callback
 from gateway.policy import load_text
+from gateway.proxy.body_intake import BodyIntake
 from gateway.proxy.client.asgi_connection import AsgiAnswer, AsgiConnection, AsgiReader
 from gateway.proxy.client.client_connection import ClientConnection
-from gateway.proxy.decoding import BodyIntake
 from gateway.proxy.exchanges.exchange import Exchange
 from gateway.proxy.replica.attempt import UpstreamAttempt
 from gateway.proxy.replica.upstream_connection import UpstreamConnection

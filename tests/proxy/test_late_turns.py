@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.results import Outcome, Reason
 from gateway.late import LATE_S, Within
-from gateway.proxy.deadlines import Alarm, Deadline
+from gateway.proxy.time_limits import Alarm, Deadline
 from tests.foreign.client import Answer, request
 from tests.foreign.loop import VirtualLoop
 from tests.foreign.replica import Play

@@ -21,7 +21,7 @@ from gateway.core.request import Endpoint
 from gateway.process import GC_ALLOCATIONS
 from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.fingerprint import fingerprint
-from gateway.wire.http.encoding import CorruptBody, Decoding
+from gateway.wire.http.decoding import CorruptBody, Decoding
 from gateway.wire.http.headers import RequestHead
 from gateway.wire.parsed import Parsed
 from gateway.wire.prefix import prefix_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.proxy.body_intake import BodyIntake
 from gateway.proxy.client.request_reader import RequestReader
 from gateway.proxy.client_writer import AnswerUnderWay
 from gateway.proxy.count_tokens import CountAsker, CountUnderWay
-from gateway.proxy.decoding import BodyIntake
 from gateway.proxy.exchanges.exchange import Exchange
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits

@@ -20,16 +20,16 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.core.results import Callback, Reason
+from gateway.proxy.body_intake import BodyIntake
 from gateway.proxy.client.answering import AnsweringConnection
 from gateway.proxy.client.request_reader import RequestReader
 from gateway.proxy.client_writer import TRANSPORT_HIGH_WATER_BYTES, AnswerUnderWay
-from gateway.proxy.decoding import BodyIntake
 from gateway.proxy.handler import RequestHandler
 from gateway.proxy.limits import ConnectionLimits
 from gateway.proxy.occupancy import Occupancy
 from gateway.proxy.turns import TINY_BYTES
 from gateway.wire.errors.replies import Problem
-from gateway.wire.http.encoding import coding_of
+from gateway.wire.http.decoding import coding_of
 from gateway.wire.http.lines import CR, LF
 from gateway.wire.http.written_heads import status_line
 

@@ -15,10 +15,10 @@ from gateway.core.pool_spec import PoolSpec, ReplicaSpec
 from gateway.core.request import Endpoint
 from gateway.core.results import AttemptOutcome, Callback
 from gateway.late import Within
-from gateway.proxy.deadlines import Deadline
 from gateway.proxy.replica.oddities import Oddities
 from gateway.proxy.replica.receiver import AnswerReceiver, Connecting
 from gateway.proxy.replica.upstream_connection import ConnectionOwner, UpstreamConnection
+from gateway.proxy.time_limits import Deadline
 from gateway.tls import context_of, tls_cause
 from gateway.wire.answers.oddity import Oddity
 from gateway.wire.apis.table import API_OF

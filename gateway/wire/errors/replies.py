@@ -17,7 +17,7 @@ import orjson
 from gateway.core.results import Reason
 from gateway.wire.errors import rejected
 from gateway.wire.errors.reasons import INVALID, ROWS, RefusalRow
-from gateway.wire.http.encoding import ACCEPT_ENCODING
+from gateway.wire.http.decoding import ACCEPT_ENCODING
 from gateway.wire.http.written_heads import status_line
 
 RETRY_AFTER_S: Final = 1.0

@@ -19,7 +19,8 @@ from loadtests.report import figures
 from loadtests.report.figures import report
 from loadtests.report.pictures import pictures
 from loadtests.report.run_file import read_run
-from loadtests.report.words import objective, warnings
+from loadtests.report.trust import warnings
+from loadtests.report.words import objective
 from tests.loadtests.report.made import SECONDS, answered, policy, refused, written
 
 SCHEMA = json.loads((Path(figures.__file__).parent / "report.schema.json").read_text())

@@ -83,7 +83,7 @@ def test_late_shard_condemns_the_report(tmp_path: Path) -> None:
     merge(sharded(tmp_path, 4, lambda shard: 0.5 if shard == 3 else 0.001), tmp_path / "all")
     found = read(tmp_path / "all")
     assert not found["trusted"]
-    assert found["about"]["condemned"] == ["shard 3/4 was late by 500 ms"]
+    assert found["about"]["condemned"] == ["shard 3/4: the generator was late by 500 ms (p99)"]
 
 
 def test_missing_shard_condemns_the_report(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from loadtests.report.page import page
 from loadtests.report.pictures import pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
-from loadtests.report.words import headline, share, time, warnings
+from loadtests.report.trust import warnings
+from loadtests.report.words import headline, share, time
 from tests.loadtests.report.made import answered, policy, refused, written
 from tests.loadtests.report.test_figures import MIXED, SCHEMA
 

@@ -10,6 +10,8 @@ STEP_BYTES: Final = 256 * 1024
 
 _SLICE_BYTES: Final = 64 * 1024
 """Most input of one step. Blocks that decode to nothing cost 100 ns a byte, so such a step takes some 6 ms."""
+# Bytes of a body beyond those that it decodes to. No encoder adds more than a head, and some bytes for each block.
+_MAX_ADDED_BYTES: Final = 64 * 1024
 # Bytes that the zstd decoder gets at once. It returns their whole content at once, and four bytes may expand to 128
 # KiB.
 _ZSTD_SLICE_BYTES: Final = 128
@@ -122,8 +124,7 @@ class Decoding:
         """Decode about STEP_BYTES more, from at most `_SLICE_BYTES`. True if that was the end. Raises CorruptBody."""
         inflater = self._inflater
         target, end = self.size + STEP_BYTES, self._at + _SLICE_BYTES
-        if self._at > self.size + _SLICE_BYTES:
-            # No encoder writes more than it was given, but for a head and some bytes of each block.
+        if self._at > self.size + _MAX_ADDED_BYTES:
             raise CorruptBody("it decodes to fewer bytes than it has")
         while self.size < target and self._at < end and not inflater.is_done():
             piece = inflater.rest

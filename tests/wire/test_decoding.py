@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.http.encoding import STEP_BYTES, CorruptBody, Decoding, read_coding
+from gateway.wire.http.decoding import STEP_BYTES, CorruptBody, Decoding, read_coding
 
 from .encoded import ENCODERS, zstd
 

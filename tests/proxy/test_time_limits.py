@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.proxy.deadlines import MAX_AT_ONCE, Deadline
+from gateway.proxy.time_limits import MAX_AT_ONCE, Deadline
 
 
 def test_deadline_sweep_handles_a_bounded_number_of_keys_and_reports_if_more_are_due() -> None:

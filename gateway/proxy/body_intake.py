@@ -11,7 +11,7 @@ from gateway.core.results import Callback, Reason
 from gateway.proxy.limits import ConnectionLimits, LimitedConnection
 from gateway.proxy.turns import SHORT_BYTES
 from gateway.wire.errors.replies import Problem
-from gateway.wire.http.encoding import CorruptBody, Decoding
+from gateway.wire.http.decoding import CorruptBody, Decoding
 from gateway.wire.parsed import Parsed
 from gateway.wire.request import BadRequest, bad_request
 
