@@ -125,7 +125,7 @@ class RequestState(QueuedRequest):
         "retry_after_s",
         "shares",
         "tokens_exact",
-        "took_turn",
+        "took_room",
         "tried",
         "visible",
         "waited",
@@ -182,7 +182,7 @@ class RequestState(QueuedRequest):
         """The pool that keeps the request until it has a replica; None if it is not on hold."""
         self.waiting = self.waited = False
         """Whether the request is queued now, and whether it ever was."""
-        self.took_turn = False
+        self.took_room = False
         """Whether the queue of its pool sent it. A request on hold, or one that fell back, waited without that."""
         self.committed: Attempt | None = None
         self.dispatched_at: float | None = None

@@ -12,8 +12,8 @@ In most cells at 1.5x a peer has more than .95 good, so 1.05 times that cannot b
     "one-tier": """\
 Since the start short prompts are favoured less: .007 fewer of the requests are good, and .005 more of the tokens.""",
     "backlog": """\
-Nearly all are refused for a forecast wait of .4 to 2.5 s; it would be .07 s at most. The forecast divides by the rate
-of the queue. Beside a backlog that is the batch's: interactive requests go past it, and do not count.""",
+A lone interactive request takes 70 of its 100 ms. Beside a batch, one that finds no free place waits some 50 ms for
+the next end, and would be late.""",
     "batch": """\
 On the 8B with tight bounds, interactive requests are lost for seconds where their load comes back.""",
     "step-response": "The rate settles in 15 s. The reason is not known.",

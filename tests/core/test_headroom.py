@@ -87,6 +87,20 @@ def test_less_urgent_request_waits_if_only_headroom_is_left() -> None:
     story.arrives("urgent", tier="premium", prompt=10).expect(dispatch("r1"))
 
 
+@pytest.mark.parametrize(("end", "per_s"), [(AttemptOutcome.COMPLETE, 2.0), (AttemptOutcome.REJECTED, None)])
+def test_urgent_requests_that_go_past_a_backlog_count_in_the_drain_rate(
+    end: AttemptOutcome, per_s: float | None
+) -> None:
+    story = busy()
+    for number in range(4):
+        story.arrives(f"f{number}", tier="free", prompt=10).whatever()
+    for number in range(12):
+        story.arrives(f"u{number}", tier="premium", prompt=10).expect(dispatch("r1"))
+        story.after(0.5).finishes(f"u{number}", end, status=400 if per_s is None else 200).whatever()
+    assert story.pool("p").queued == 1
+    assert story.pool("p").drain_rate == (None if per_s is None else pytest.approx(per_s, rel=0.05))
+
+
 def test_headroom_is_given_back_once_urgent_requests_stop_arriving() -> None:
     story = busy()
     for number in range(4):

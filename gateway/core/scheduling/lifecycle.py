@@ -195,8 +195,9 @@ class Lifecycle:
         """
         tier, now = state.request.tier, self._call.now
         pool.queue.served(tier, -state.booked_tokens)
-        if state.took_turn:
+        if state.took_room:
             pool.drain.take_back(sent_at)
+        if state.took_room and state.waited:
             pool.queue.of_tier(tier).turns.take_back(sent_at)
         if state.outcome is Outcome.INVALID:
             came_at = state.request.body_at

@@ -144,6 +144,9 @@ class Scheduler:
             self._queue(state, decision)
             return
         self._admission.admitted(state, decision, now)
+        if pool.queue:  # it takes room before those that wait
+            pool.drain.opened(True, now)
+            state.took_room = True
         if pool.full:
             self._exceed(state, pool)
         self.dispatch(state, replica)
@@ -298,7 +301,7 @@ class Scheduler:
         if not hopeless:
             replica.pool.drain.opened(True, now)
             replica.pool.queue.of_tier(state.request.tier).turns.sent(now)
-            state.took_turn = True
+            state.took_room = True
             self._life.unqueue(state)
             self.dispatch(state, replica)
         elif not self.fall_back(state):
