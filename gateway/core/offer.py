@@ -47,7 +47,7 @@ class Offer:
         slo = self.slo
         bound_s = min(slo.ttft_bound_s, slo.e2e_bound_s) if request.stream else slo.e2e_bound_s
         self.deadline = request.body_at + (self.timeouts.queue_s if bound_s == math.inf else bound_s)
-        """The time after which it certainly misses its objective. A tier's queue is served in the order of these times.
+        """The time after which it certainly misses its objective. Minus the predicted engine TTFT, it orders the queue.
 
         By this time a streamed answer needs its first token, and any other answer its end. Without an objective it is
         the time of the queue timeout.

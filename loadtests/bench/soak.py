@@ -162,7 +162,8 @@ class Soak:
             return str(answer.status_code)
         if stream:
             ends = (answer.text.count("data: [DONE]"), answer.text.count('data: {"error"'))
-            # A replica may close after the finish reason: the answer is whole then, and ends as it came.
+            # A replica may close after the finish reason. Such an answer is whole, and the gateway passes its end on
+            # unchanged, without `[DONE]`.
             is_finished = '"finish_reason":"' in answer.text
             if ends not in ((1, 0), (0, 1)) and not (ends == (0, 0) and is_finished):
                 self._is_wrong(f"{request_id}: a stream with {ends[0]} ends and {ends[1]} errors: {answer.text[-300:]}")

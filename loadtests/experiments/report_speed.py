@@ -52,7 +52,7 @@ def report_speed(runner: Runner) -> Findings:
     others = neighbours.share()
     told = "unknown" if others is None else f"{others:.0%}"
     findings.how = (
-        f"{rows:,} requests, {runs} runs; intervals are from the least to the most. The page has "
+        f"{rows:,} requests, {runs} runs; intervals are from the least to the most. The report's HTML page is "
         f"{page / 1024:,.0f} KiB. Others used {told} of the machine's CPU meanwhile."
     )
     findings.raw["report_s"] = taken

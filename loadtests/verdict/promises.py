@@ -178,8 +178,8 @@ def is_late(promise: Promise, request: Request, now_s: float) -> bool | None:
 def is_missed(promise: Promise, slo: Slo, request: Request) -> bool | None:
     """Whether the request broke the promise; None if the promise is not about it.
 
-    Percentiles are of answers, as in a report; goodput is of all requests but 4xx and quotas. An answer that never
-    ended is late in every metric that it asked for.
+    Percentiles cover answered requests; goodput covers all requests except 4xx and quota refusals. An answer that never
+    ended counts as late for every promise that covers it.
     """
     finished, due_s = request.outcome is Outcome.FINISHED, request.arrival.at
     ttft_s = None if request.first_s is None else request.first_s - due_s

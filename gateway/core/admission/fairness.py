@@ -1,9 +1,9 @@
 """Keeps prompts of one length from being refused much more often than the requests of their tier on average.
 
-Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes more of its time.
-Without a rule, admission would refuse nearly all long prompts. So prompts of each length get a share of their tier's
-admissions. Lengths from 2^(k/3 - 1/6) to 2^(k/3 + 1/6), with an integer k, count as one. A doubtful new request is
-admitted if, counting it as admitted,
+Under overload a long prompt becomes doubtful sooner than a short one, because reading it takes a larger part of the
+time allowed for its first token. Without a rule, nearly all long prompts would be refused. So prompts of each length
+get a share of their tier's admissions. Lengths from 2^(k/3 - 1/6) to 2^(k/3 + 1/6), with an integer k, count as one.
+A doubtful new request is admitted if, counting it as admitted,
 
     admitted of the length <= (admitted / offered of the tier - `fairness`) x offered of the length
 

@@ -1,7 +1,7 @@
 """The rules of admission, in the order in which they are asked. The first that decides on a request, decides.
 
 A request is doubtful if its forecast probability of missing an objective is above its tier's threshold, or if it would
-break a percentile of its tier (estimators/ttft_judge.py). While costs are unknown, breach probabilities make no
+break a percentile of its tier (estimators/ttft_judge.py). While the pool is cold, breach probabilities make no
 request doubtful. Then the limits of slots and queue decide, and a queued request is refused at its turn if too little
 time is left for a first token.
 

@@ -20,7 +20,7 @@ class TenantDemand:
         self._asked[key] = self._asked.get(key, 0) + 1
 
     def ended(self, tenant: str, tier: str) -> None:
-        """A request is over, so that the use of limits has changed."""
+        """A request is over, so the use of its tenant's limits has changed."""
         key = tenant, tier
         if key not in self._asked:
             self._asked[key] = 0

@@ -56,7 +56,7 @@ class Variables:
 
     def timeout_s(self) -> float:
         """Seconds within which the collector must answer."""
-        return milliseconds(*self.get("TIMEOUT", "10000"))
+        return seconds_of(*self.get("TIMEOUT", "10000"))
 
     def file(self, name: str) -> bytes | None:
         """The content of the file that a variable names."""
@@ -209,8 +209,8 @@ def _headers(variables: Variables) -> dict[str, str]:
     return headers
 
 
-def milliseconds(variable: str, text: str) -> float:
-    """The seconds of a variable in milliseconds. Raises OtlpError."""
+def seconds_of(variable: str, text: str) -> float:
+    """The seconds in a variable that is written in milliseconds. Raises OtlpError."""
     if not text.isdigit() or not int(text):
         raise OtlpError(f"{variable} is {text!r:.40}: write milliseconds, such as 10000")
     return int(text) / 1000

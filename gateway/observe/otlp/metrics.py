@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector as Registry
 from prometheus_client.samples import Sample
 
 from gateway.observe.otlp.attributes import attribute
-from gateway.observe.otlp.collector import Signal, collector, milliseconds, resource
+from gateway.observe.otlp.collector import Signal, collector, resource, seconds_of
 
 log = logging.getLogger("tailgate")
 
@@ -51,7 +51,7 @@ class MetricExporter:
         self._registry = registry
         self._collector = collector(Signal.METRICS, environment)
         self._resource = resource(environment)
-        self._every_s = milliseconds(INTERVAL, environment.get(INTERVAL) or "60000")
+        self._every_s = seconds_of(INTERVAL, environment.get(INTERVAL) or "60000")
         self._unix_s = unix_s
         self._started_ns = int(unix_s() * 1e9)
         self._is_failing = False

@@ -95,13 +95,18 @@ def _mostly(one: Document, name: str) -> str:
 
 
 def _decision(decision: Document) -> str:
-    rule = RuleName(decision["rule"])
-    binds = "" if decision["binds"] is None else f" ({decision['binds']} would break)"
+    rule, binds, breach = RuleName(decision["rule"]), decision["binds"], decision["breach"]
     chance = ""
-    if decision["breach"] is not None:
-        chance = f"; P(breach) {probability(decision['breach'])}, at most {decision['threshold']:.2f} is admitted"
+    if breach is not None:
+        shown, limit = f"; P(breach) {probability(breach)}", f"{decision['threshold']:.2f}"
+        if binds is None:
+            chance = f"{shown}, at most {limit} is admitted"
+        elif breach <= decision["threshold"]:
+            chance = f"{shown} would be admitted (limit {limit}); the judge of {binds} refuses"
+        else:
+            chance = f"{shown} does not decide yet; the judge of {binds} refuses"
     mode = "" if decision["mode"] == "enforce" else f", mode {decision['mode']}"
-    return f"{rule.value}: {SAYS[rule]}{binds}{chance}{mode}"
+    return f"{rule.value}: {SAYS[rule]}{chance}{mode}"
 
 
 def _forecast(decision: Document, bounds: Document) -> str:
