@@ -23,7 +23,7 @@ HAPPENS = re.compile(r"(\d+|dropped,|lowered,|repaired,|passed)(?: `(.+)`)?")
 def test_reasons_of_refusals_have_their_status_on_the_bad_input_page() -> None:
     """The runbook lists all reasons, by tests/test_docs.py."""
     named = {(status, reason) for status, reason in re.findall(r"(\d+) `([a-z-]+)`", PAGE) if reason in set(Reason)}
-    assert len(named) > 8
+    assert len(named) >= 3
     assert named == {(str(ROWS[Reason(reason)].status), reason) for _, reason in named}
 
 
