@@ -1,10 +1,10 @@
 """A day and a night with a fleet that follows the demand that the gateway tells.
 
 The rate of the main workload is a sine: a day in two hours. A scaler with the rules of Kubernetes reads the demand
-every fifteen seconds. Its target is .9 of a replica, which suits this engine, and it falls after five minutes. New
-replicas serve 90 s later; surplus ones are drained, the youngest first. A replica costs from its start to its drain.
-The optimum has, in each second, the fewest replicas with which 99% are good (`tailgate plan`). "Short" is the share of
-the day below it.
+every fifteen seconds. Its target, a demand of .9 for each replica, suits this engine. The fleet shrinks after five
+minutes. New replicas serve 90 s later; surplus ones are drained, the youngest first. A replica costs from its start to
+its drain. The optimum has, in each second, the fewest replicas with which 99% are good (`tailgate plan`). "Short" is
+the share of the day below it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Interactive TTFT beside batch backlogs of several sizes.
 
 The benchmark of `batch` on `llama3-8b-a100`: 15 interactive requests/s on two replicas, and up to 3,000 batch requests
-at once. The p95 is of answers; `unanswered` is the share that was refused or timed out. A public table has 76 ms alone,
-and 320 to 1,668 ms beside a backlog. The cap has strict tiers.
+at once. The p95 covers answers; `unanswered` is the share that was refused or timed out. A public benchmark shows 76 ms
+alone, and 320 to 1,668 ms beside a backlog. The static cap serves tiers in strict order.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ def calibration(runner: Runner) -> Findings:
 def _note(findings: Findings) -> str:
     figures = findings.figures
     return (
-        f"Of {figures['labels'].value:,.0f} requests {figures['base_rate'].value:.0%} missed. What was said is off by "
+        f"Of {figures['labels'].value:,.0f} requests {figures['base_rate'].value:.0%} missed. P(breach) is off by "
         f"{figures['ece'].value:.3f} in the mean; with a spread that is not learned, it "
         f"is off by {figures['ece_with_a_fixed_spread'].value:.3f}."
     )

@@ -1,10 +1,10 @@
 """The gateway on real engines, beside round robin and the best static cap in hindsight.
 
-There are two replicas, of one engine unless two are named. `small-2` is `small-4` with two seats. Loads are multiples
-of the knee: the highest rate at which 97% are good with round robin. *auto* enforces with learned slots. *zero-config*
-is `tailgate serve --replica`, in shadow mode. The best cap of each cell is searched on the same arrivals, with strict
-priorities. The best *keeping* cap also keeps each percentile in 95% of the windows of 10 s, and 97% of its served
-requests are good. *Cold* figures are those of the first 40 s. *Warm* is *auto* on the same arrivals after a minute at
+Each cell has two replicas, of one engine unless two are named. `small-2` is `small-4` with two seats. Loads are
+multiples of the knee: the highest rate at which 97% are good with round robin. *auto* enforces with learned slots.
+*zero-config* is `tailgate serve --replica`, in shadow mode. The best cap of each cell is searched on the same arrivals,
+with strict priorities. The best *keeping* cap also keeps each percentile in 95% of the windows of 10 s, and 97% of its
+served requests are good. *Cold* figures cover the first 40 s. *Warm* is *auto* on the same arrivals after a minute at
 .8x or less.
 """
 

@@ -1,7 +1,7 @@
 """The overload, live: gateway, clients and emulated replicas over HTTP on one machine, at twice their capacity.
 
-Every candidate gets the same requests of the main workload, for a minute after a warm-up: ours, the three best
-tier-blind static caps of a sweep, and round robin. Engines and policy run in slow motion.
+Candidates are the gateway, the three best tier-blind static caps of a sweep, and round robin. Each gets the same
+requests of the main workload, for a minute after a warm-up. Engines and policy run in slow motion.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 WHY = {
     "engines": """\
-Zero-config refuses nobody. At 1.5x before unlike replicas, round robin overloads the slow one alone and keeps half of
-the answers good; who shares by speed makes all late. A cold 70B loses .04. Two seats at 2x lose .13.""",
+Zero-config refuses nobody. At 1.5x before unlike replicas, round robin overloads only the slow replica, so half of the
+answers stay good. A router that shares by speed makes all late. A cold 70B loses .04. Two seats at 2x lose .13.""",
     "real-traces": """\
-In most cells at 1.5x a peer has more than .95 good, so 1.05 times that cannot be had.""",
+In most cells at 1.5x a peer has more than .95 good, so the wanted 1.05 times as much is impossible.""",
     "noise": "The best static cap loses less in the worst cell, but has less goodput with and without noise.",
     "one-tier": """\
-Since the start short prompts are favoured less: .007 fewer of the requests are good, and .005 more of the tokens.""",
+Short prompts are favoured less than at the start: .007 fewer of the requests are good, and .005 more of the
+tokens.""",
     "backlog": """\
 A lone interactive request takes 70 of its 100 ms. Beside a batch, one that finds no free place waits some 50 ms for
 the next end, and would be late.""",
@@ -22,8 +23,8 @@ Gateways that share conversations request by request, without keys, see a part o
 `first-message`, give .97. The goodput of `conversations` gains little, since answers are most of the work.""",
     "live-overload": "Candidates ran two or three at a time, and other work ran on the machine.",
     "simulated-live": """\
-Each test is played once. By the seeds, one such miss is expected in most runs (`missed_by_chance`). `--full`
-plays up to twenty, and then all are met.""",
+Each test is played once. By chance, one such miss is expected in most runs (`missed_by_chance`). `--full` plays up to
+twenty, and then all are met.""",
     "routing-staleness": """\
 In conversations (main), the 64 sequences of an engine run out at about .93 of saturation. Above that, each
 request waits until a sequence ends at any engine. The fleet is then one queue, and no router gains much: `one

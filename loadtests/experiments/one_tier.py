@@ -1,8 +1,8 @@
 """One tier, from cold, up to three times what the optimum can serve: there is no lower tier to refuse.
 
 The tier is that of `policies/default.yaml`. The replay knows the length of each answer, which no gateway can. So there
-is also a replay with answers of the mean length. All is run again with a TTFT objective alone. The engine is `default`,
-which was chosen, not measured.
+is also a replay with answers of the mean length. All runs are repeated with a TTFT objective alone. The engine is
+`default`, which was chosen, not measured.
 """
 
 from __future__ import annotations

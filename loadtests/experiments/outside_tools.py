@@ -1,8 +1,8 @@
 """Our figures beside those of wrk (closed loop), aiperf and guidellm (open loop, same schedule), at the same target.
 
-The target answers after 200 to 400 ms and then every 20 to 30 ms, in a fixed order. The inter-token latency of both is
-our TPOT, aiperf's inter-chunk latency our ITL. wrk sends the same request over as many connections as our closed loop
-has clients.
+The target answers after 200 to 400 ms and then every 20 to 30 ms, in a fixed order. Inter-token latency in aiperf and
+guidellm is our TPOT; inter-chunk latency in aiperf is our ITL. wrk sends the same request over as many connections as
+our closed loop has clients.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A retry storm: one of four replicas is eight times as slow for twenty seconds, and clients retry up to three times.
 
 The main workload runs without bursts at .9x. Clients leave after ten seconds without an answer, and retry as the OpenAI
-SDK does; so do refused clients. Goodput is that of first tries, compared with that of the 20 s before. The other run
-has no admission, no queue deadline, and no limit of slots or retries.
+SDK does; so do refused clients. Goodput counts first tries, and is compared with the 20 s before. A second run has no
+admission, no queue deadline, and no limit of slots or retries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Admission when the load steps from .8x to 2x: how soon the admitted rate settles, and how much it swings.
 
-The admitted rate is the number of requests of each second that were dispatched in the end. It has settled when it stays
-within 10% of its level in the last 30 s. Its swing is the largest distance from that level after 10 s.
+The admitted rate is the number of requests of each second that were dispatched in the end. The rate has settled when it
+stays within 10% of its level in the last 30 s. The swing is the largest distance from that level after 10 s.
 """
 
 from __future__ import annotations

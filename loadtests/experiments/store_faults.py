@@ -1,7 +1,7 @@
 """The store of two gateways fails in every way: do clients notice, and does a limit hold?
 
-Each gateway gets as many requests as a used up limit allows both. Errors and p99 (added) count until recovery, requests
-admitted (over the limit) during the fault.
+A limit is used up. Each gateway gets as many requests as the limit allows both together. Errors and the added p99 are
+counted until recovery, requests admitted over the limit during the fault.
 """
 
 from __future__ import annotations

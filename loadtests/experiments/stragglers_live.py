@@ -1,7 +1,7 @@
 """Two stragglers behind a good mean: two of eight live replicas are 12 times as slow, with and without countermeasures.
 
-Gateway, clients and emulated replicas use HTTP on one machine. Before: round robin, without ejection. After: the
-defaults of a policy, and `hedge: {}`. Stragglers are slow from the first request on; the gateway must find them in the
+Gateway, clients and emulated replicas use HTTP on one machine. *Before* is round robin without ejection. *After* is a
+policy's defaults and `hedge: {}`. Stragglers are slow from the first request on; the gateway must find them in the
 warm-up. A client makes n calls in a row, and is slow if any of them takes more than three times the median.
 """
 

@@ -1,7 +1,7 @@
 """Shares of the tiers under overload: attainment of each tier and length of prompt, and the floor of the lowest tier.
 
 The floor is the lowest tier's share of the dispatched tokens, in windows of 10 s in which one of its requests always
-waits. Its figure is the smallest over all windows, seeds and loads.
+waits. The figure is the smallest share over all windows, seeds and loads.
 """
 
 from __future__ import annotations

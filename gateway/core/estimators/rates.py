@@ -45,7 +45,7 @@ class Decay(Remembering):
         return kept
 
     def left_of(self, at: float) -> float:
-        """Share (0-1) left at `latest_at` of an amount added at `at`; 0 if `at` is later: the sums hold no later amount."""
+        """Share (0-1) left at `latest_at` of an amount added at `at`; 0 if `at` is later: no sum holds that."""
         return math.exp((at - self.latest_at) / self.tau_s) if at <= self.latest_at else 0.0
 
 
