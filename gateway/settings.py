@@ -150,7 +150,7 @@ class Settings(BaseSettings):
     store: SecretStr | None = Field(
         default=None,
         description="redis://host:port/db, rediss:// or unix://: a Redis or Valkey over which gateways in front of the "
-        "same replicas tell each other their loads.",
+        "same replicas tell each other their loads, and their usage.",
     )
 
     @model_validator(mode="after")

@@ -19,6 +19,8 @@ from gateway.observe.usage.metering import Sums
 from gateway.policy import load
 from gateway.settings import Settings
 from loadtests.emulator import Emulator
+from tests.serving import gateways
+from tests.stores import needs_store, real_store
 
 POLICY = """\
 apiVersion: tailgate/v1
@@ -31,6 +33,29 @@ prices:
   replica_hours: {{main: 3600}}
 """
 ASK = {"model": "emulated", "prompt": "hello", "max_tokens": 3}
+
+
+@needs_store
+async def test_usage_of_any_gateway_has_the_requests_of_all_that_share_a_store(tmp_path: Path) -> None:
+    async with real_store() as store, Emulator(replicas=1) as emulator, gateways() as start:
+        policy = POLICY.format(*emulator.urls)
+        gone, other = [await start(policy, usage=tmp_path / f"{name}.db", store=store.url) for name in "ab"]
+        for gateway, count in ((gone, 1), (other, 2)):
+            async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+                for _ in range(count):
+                    assert (await client.post("/v1/completions", json=ASK)).status_code == 200
+        await gone.drain()
+        found = await asyncio.to_thread(usage, "--json", "--admin", other.admin_url)
+        shown = await asyncio.to_thread(usage, "--admin", other.admin_url)
+        await store.kill()
+        alone = await asyncio.to_thread(usage, "--admin", other.admin_url)
+    told = json.loads(found.stdout)
+    assert (told["total"]["requests"], told["total"]["output_tokens"], told["gateways"]) == (3, 9, 2)
+    assert told["error"] is None
+    assert "of 2 gateways" in shown.stdout
+    assert "the latest sums of other gateways are missing" in alone.stdout
+    result = usage("--json", "--db", str(tmp_path / "b.db"))
+    assert json.loads(result.stdout)["total"]["requests"] == 3
 
 
 def usage(*arguments: str) -> Result:

@@ -102,6 +102,10 @@ def _print(found: Mapping[str, Any]) -> None:
     if found["by"]:
         table.add_row(*_cells({**dict.fromkeys(found["by"], ""), found["by"][0]: "total", **found["total"]}, heads))
     out.print(table)
+    if found["gateways"] > 1:
+        out.print(f"of {found['gateways']} gateways")
+    if found.get("error"):
+        out.print(found["error"])
     fleet = found["fleet"]
     if fleet["requests_per_replica"] is not None:
         out.print(

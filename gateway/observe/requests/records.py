@@ -33,7 +33,8 @@ class RequestRecords:
             )
         self.usage: UsageLedger | None = None
         if settings.usage is not None:
-            self.usage = UsageLedger(settings.usage, self.wall_s, clock, serving)
+            store = None if settings.store is None else settings.store.get_secret_value()
+            self.usage = UsageLedger(settings.usage, self.wall_s, clock, serving, store)
         readers: list[Callable[[Found], None]] = []
         if self.access_log is not None:
             readers.append(self.access_log.write)
@@ -60,6 +61,8 @@ class RequestRecords:
             parts["access log"] = self.access_log.run()
         if self.usage is not None:
             parts["usage"] = self.usage.run()
+            if self.usage.sharing is not None:
+                parts["sharing of usage"] = self.usage.sharing.run()
         return parts
 
     async def aclose(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 
 from gateway.observe.usage.metering import COLUMNS, Sums
 
-VERSION = 1
+VERSION = 2
 WAIT_S = 5.0
 """How long a writer waits for another process that writes."""
 Cell = tuple[int, str, str, str, str]
@@ -40,6 +41,7 @@ class UsageDatabase:
                 raise UsageError(f"{path} was written by a newer tailgate (version {version} of the file)")
             if version < VERSION:
                 self._create()
+            (self.name,) = self._db.execute("SELECT name FROM file").fetchone()
         except sqlite3.Error as error:
             raise UsageError(f"the usage file {path} cannot be used: {error}") from None
 
@@ -52,6 +54,13 @@ class UsageDatabase:
             "CREATE TABLE IF NOT EXISTS fleet (hour INTEGER NOT NULL, pool TEXT NOT NULL, replica_s REAL NOT NULL, "
             "PRIMARY KEY (hour, pool)) WITHOUT ROWID"
         )
+        self._db.execute("CREATE TABLE IF NOT EXISTS untold (hour INTEGER PRIMARY KEY, changes INTEGER NOT NULL)")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS others (hour INTEGER NOT NULL, name TEXT NOT NULL, digest TEXT NOT NULL, "
+            "value BLOB NOT NULL, PRIMARY KEY (hour, name))"
+        )
+        self._db.execute("CREATE TABLE IF NOT EXISTS file (name TEXT NOT NULL)")
+        self._db.execute("INSERT INTO file SELECT ? WHERE NOT EXISTS (SELECT 1 FROM file)", (token_hex(8),))
         self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def add(self, sums: Mapping[Cell, Sums], fleet: Mapping[tuple[int, str], float] = NO_FLEET) -> None:
@@ -70,6 +79,10 @@ class UsageDatabase:
                 "INSERT INTO fleet VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET replica_s = replica_s + excluded.replica_s",
                 [(*where, replica_s) for where, replica_s in fleet.items()],
+            )
+            self._db.executemany(
+                "INSERT INTO untold VALUES (?, 1) ON CONFLICT DO UPDATE SET changes = changes + 1",
+                [(hour,) for hour in {where[0] for where in (*sums, *fleet)}],
             )
         except sqlite3.Error:
             self._db.execute("ROLLBACK")
@@ -92,6 +105,39 @@ class UsageDatabase:
         """
         found = self._db.execute("SELECT hour, pool, replica_s FROM fleet WHERE hour >= ? AND hour < ?", (since, until))
         return {(hour, pool): replica_s for hour, pool, replica_s in found}
+
+    # ---- what gateways tell each other; all raise sqlite3.Error
+
+    def hours(self, since: int) -> Iterator[int]:
+        """The hours from `since` on that have sums."""
+        query = "SELECT hour FROM usage WHERE hour >= ? UNION SELECT hour FROM fleet WHERE hour >= ?"
+        for (hour,) in self._db.execute(query, (since, since)):
+            yield hour
+
+    def change(self, hours: Iterable[int]) -> None:
+        """Take hours as changed: the store has lost them."""
+        self._db.executemany("INSERT OR IGNORE INTO untold VALUES (?, 0)", [(hour,) for hour in hours])
+
+    def untold(self) -> Sequence[tuple[int, int]]:
+        """(hour, number of its changes) of each hour that has changed since it was told."""
+        return self._db.execute("SELECT hour, changes FROM untold ORDER BY hour").fetchall()
+
+    def is_told(self, hours: Iterable[tuple[int, int]]) -> None:
+        """Note that hours with so many changes were told."""
+        self._db.executemany("DELETE FROM untold WHERE hour = ? AND changes = ?", hours)
+
+    def keep(self, hour: int, name: str, digest: str, value: bytes) -> None:
+        """Keep the sums of another gateway's file, instead of those that it told before."""
+        self._db.execute("INSERT OR REPLACE INTO others VALUES (?, ?, ?, ?)", (hour, name, digest, value))
+
+    def digest_of(self, hour: int, name: str) -> str | None:
+        """The digest of what is kept of another file."""
+        found = self._db.execute("SELECT digest FROM others WHERE hour = ? AND name = ?", (hour, name)).fetchone()
+        return None if found is None else found[0]
+
+    def others(self, since: int, until: int) -> Iterator[tuple[int, str, bytes]]:
+        """(hour, name of the file, value) of other gateways, in the hours from `since` up to and without `until`."""
+        yield from self._db.execute("SELECT hour, name, value FROM others WHERE hour >= ? AND hour < ?", (since, until))
 
     def close(self) -> None:
         """Close the file."""

@@ -6,6 +6,7 @@ A process that is killed loses half a second.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from gateway.observe.requests.ring import Found, ended_at
 from gateway.observe.thread_writer import ThreadWriter
 from gateway.observe.usage.database import Cell, UsageDatabase, merged
 from gateway.observe.usage.metering import REFUSED, Sums, meter
+from gateway.observe.usage.sharing import UsageSharing
 
 log = logging.getLogger("tailgate")
 
@@ -34,15 +36,21 @@ class UsageLedger(ThreadWriter[Totals]):
     """Adds requests (`add`) until it is closed."""
 
     def __init__(
-        self, path: Path, wall_s: Callable[[], float], clock: Callable[[], float], serving: Callable[[], dict[str, int]]
+        self,
+        path: Path,
+        wall_s: Callable[[], float],
+        clock: Callable[[], float],
+        serving: Callable[[], dict[str, int]],
+        store: str | None = None,
     ) -> None:
         """`wall_s`: Unix time at the zero of `clock`, the monotonic clock. `serving`: number of replicas that get
-        requests, by pool. Raises UsageError.
+        requests, by pool. `store`: URL of the store over which gateways share their sums. Raises UsageError.
         """
         self.path = path
         self.error = ""
         """Why the latest sums are not in the file; empty if they are."""
         self._database = UsageDatabase(path)
+        self.sharing = None if store is None else UsageSharing(store, path)
         self._wall_s = wall_s
         self._zero_s = wall_s()
         self._clock = clock
@@ -73,6 +81,20 @@ class UsageLedger(ThreadWriter[Totals]):
         if sums is None:
             sums = self._sums[cell] = Sums()
         return sums
+
+    async def latest(self, patience_s: float) -> str:
+        """Write all sums so far, and take those of other gateways. Returns why some are missing, or nothing."""
+        await self.written(patience_s)
+        if self.sharing is not None:
+            await asyncio.to_thread(self.sharing.exchange)
+        error = self.error and f"the latest sums are not in the file: {self.error}"
+        return error or (self.sharing.problem if self.sharing is not None else "")
+
+    async def aclose(self) -> None:
+        """Write what is left, and tell it."""
+        await super().aclose()
+        if self.sharing is not None:
+            await self.sharing.aclose()
 
     def flush(self) -> None:
         """Hand the sums so far to the thread."""

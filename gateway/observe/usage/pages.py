@@ -30,12 +30,12 @@ def usage_router(ledger: UsageLedger | None, policy: Callable[[], Policy]) -> AP
             asked = question(by, since, until, time.time())
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
-        await ledger.written(PATIENCE_S)
+        missing = await ledger.latest(PATIENCE_S)
         try:
             found = await asyncio.to_thread(report, [ledger.path], asked, policy())
         except UsageError as error:
             raise HTTPException(503, str(error)) from None
-        body = document({**found, "error": ledger.error or None})
+        body = document({**found, "error": missing or None})
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     return router

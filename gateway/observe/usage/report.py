@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gateway.core.policy import Policy, Prices
 from gateway.observe.usage.database import Cell, UsageDatabase, UsageError
+from gateway.observe.usage.hour_bytes import Hour, from_bytes
 from gateway.observe.usage.metering import Sums
 
 HOUR_S = 3600
@@ -56,23 +57,48 @@ def _hour(option: str, text: str, now: int) -> int:
     return int(day.timestamp()) // HOUR_S
 
 
+def _read(paths: Sequence[Path], asked: Question) -> dict[str, list[Hour]]:
+    """The sums of all gateways, by the name of their file: of the files themselves, and of the others what they know.
+    Raises UsageError.
+    """
+    own: dict[str, list[Hour]] = {}
+    told: dict[tuple[str, int], Hour] = {}
+    for path in dict.fromkeys(each.resolve() for each in paths):
+        database = UsageDatabase(path, must_exist=True)
+        try:
+            sums = list(database.read(asked.since, asked.until))
+            own[database.name] = [(sums, database.fleet(asked.since, asked.until))]
+            for hour, name, value in database.others(asked.since, asked.until):
+                new, old = from_bytes(value, hour), told.get((name, hour))
+                if old is None or _requests(new) > _requests(old):
+                    told[name, hour] = new
+        except (sqlite3.Error, UsageError) as error:
+            raise UsageError(f"the usage file {path} cannot be read: {error}") from None
+        finally:
+            database.close()
+    found = {name: list(hours) for name, hours in own.items()}
+    for (name, _), hour_of_other in told.items():
+        if name not in own:
+            found.setdefault(name, []).append(hour_of_other)
+    return found
+
+
+def _requests(hour: Hour) -> int:
+    return sum(sums.requests for _, sums in hour[0])
+
+
 def report(paths: Sequence[Path], asked: Question, policy: Policy | None) -> dict[str, object]:
     """The report as plain data. `paths`: files of gateways in front of the same replicas. `policy`: has the prices;
     None: there are none. Raises UsageError.
     """
+    books = _read(paths, asked)
     found: list[tuple[Cell, Sums]] = []
     served: dict[tuple[int, str], float] = {}
-    for path in dict.fromkeys(each.resolve() for each in paths):
-        database = UsageDatabase(path, must_exist=True)
-        try:
-            found += database.read(asked.since, asked.until)
-            for where, replica_s in database.fleet(asked.since, asked.until).items():
-                # Every gateway counts the same replicas, so their time is not added.
-                served[where] = max(replica_s, served.get(where, 0.0))
-        except sqlite3.Error as error:
-            raise UsageError(f"the usage file {path} cannot be read: {error}") from None
-        finally:
-            database.close()
+    for some, fleet in (hour for book in books.values() for hour in book):
+        found += some
+        for where, replica_s in fleet.items():
+            # Every gateway counts the same replicas, so their time is not added.
+            served[where] = max(replica_s, served.get(where, 0.0))
     hours: dict[str, float] = {}
     for (_, pool), replica_s in served.items():
         hours[pool] = hours.get(pool, 0.0) + replica_s / HOUR_S
@@ -91,6 +117,7 @@ def report(paths: Sequence[Path], asked: Question, policy: Policy | None) -> dic
         "by": list(asked.by),
         "since": _written(asked.since),
         "until": _written(asked.until),
+        "gateways": len(books),
         "currency": None if policy is None else policy.currency,
         "rows": [
             {**dict(zip(asked.by, group, strict=True)), **asdict(each), "cost": costs[group] if prices else None}
