@@ -38,7 +38,7 @@ from gateway.observe.admin import MAX_BODY_BYTES, Access
 from gateway.observe.console.history import STEP_S, LastHour, ReplicaCaches
 from gateway.observe.exporters import metric_exporter
 from gateway.observe.journal.writer import Journal
-from gateway.observe.metrics.exposition import registry
+from gateway.observe.metrics.exposition import registry_in_pieces
 from gateway.observe.metrics.lag import LoopLag
 from gateway.observe.metrics.little import Little
 from gateway.observe.metrics.metrics import Metrics
@@ -159,7 +159,7 @@ class Gateway:
             drain_deadline_s=settings.drain_deadline_s,
         )
         if settings.otlp_metrics:
-            self._metric_exporter = metric_exporter(registry(self.metrics, admin.sources()))
+            self._metric_exporter = metric_exporter(partial(registry_in_pieces, self.metrics, admin.sources()))
         connection = partial(AsgiConnection, self.handler, self._admin_limits)
         listens = partial(listener, http=connection, backlog=ADMIN_BACKLOG, timeout_graceful_shutdown=1)
         token = settings.admin_token

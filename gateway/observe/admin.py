@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -19,7 +19,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from gateway.observe.console.pages import console_router
 from gateway.observe.explain_request import asked
-from gateway.observe.metrics.exposition import chosen, registry, render
+from gateway.observe.metrics.exposition import chosen, registry_in_pieces, render
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.requests.pages import requests_router
 from gateway.observe.sources import Sources
@@ -118,8 +118,7 @@ def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
     @router.get("/metrics")
     async def page(request: Request) -> StreamingResponse:
         form = chosen(request.headers.get("accept", ""))
-        snapshot = await sources.snapshot_in_pieces()
-        body = render(registry(metrics, replace(sources, snapshot=lambda: snapshot)), form)
+        body = render(await registry_in_pieces(metrics, sources), form)
         return StreamingResponse(body, headers={"content-type": form.content_type})
 
     return router

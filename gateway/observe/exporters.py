@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
@@ -24,8 +24,10 @@ def trace_exporter(ratio: float, wall_s: Callable[[], float]) -> TraceExporter:
     return TraceExporter(ratio, wall_s, os.environ)
 
 
-def metric_exporter(registry: Collector) -> MetricExporter:
-    """The exporter of metrics, by the variables of OpenTelemetry. Raises OtlpError."""
+def metric_exporter(registry: Callable[[], Awaitable[Collector]]) -> MetricExporter:
+    """The exporter of metrics, by the variables of OpenTelemetry. `registry`: read anew for each export. Raises
+    OtlpError.
+    """
     try:
         from gateway.observe.otlp.metrics import MetricExporter
     except ModuleNotFoundError as error:

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 from gateway.core.history import EarlyRefusal
 from gateway.core.request import Affinity
 from gateway.core.results import AttemptOutcome, MirrorResult, Reason
+from gateway.core.snapshot import ReplicaState
 from gateway.observe.build_info import kind
 from gateway.observe.metrics.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
 from gateway.observe.metrics.families import RequestFamilies
@@ -28,7 +29,7 @@ from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.sources import Reload
 from gateway.wire.answers.oddity import Oddity
 
-from .made import FREE, OK, POLICY, REFUSED, SOURCES, a_request, policy
+from .made import FREE, OK, POLICY, REFUSED, SNAPSHOT, SOURCES, a_request, policy
 
 FORMATS = [pytest.param(CLASSIC, parse_classic, id="classic"), pytest.param(OPENMETRICS, parse_openmetrics, id="om")]
 Parse = Callable[[str], Iterable[Metric]]
@@ -84,6 +85,19 @@ async def test_metrics_page_written_in_pieces_equals_that_of_prometheus_client(
     assert max(len(family.samples) for family in collector.collect()) > 2 * SAMPLES_AT_ONCE
     pieces = [piece async for piece in render(collector, form)]
     assert b"".join(pieces) == whole(collector)
+
+
+@pytest.mark.parametrize(("form", "parse"), FORMATS)
+async def test_families_of_a_large_fleet_come_in_parts_and_have_one_head(form: Format, parse: Parse) -> None:
+    pool = SNAPSHOT.pools[0]
+    replicas = tuple(replace(pool.replicas[0], name=f"r{number}") for number in range(1000))
+    snapshot = replace(SNAPSHOT, pools=(replace(pool, replicas=replicas),))
+    pages = registry(Metrics(policy(replicas=1000)), replace(SOURCES, snapshot=lambda: snapshot))
+    assert max(len(family.samples) for family in pages.collect()) <= 2 * len(replicas)
+    text = b"".join([piece async for piece in render(pages, form)]).decode()
+    assert text.count("# HELP tailgate_replica_state ") == 1
+    states = [family for family in parse(text) if family.name == "tailgate_replica_state"]
+    assert [len(family.samples) for family in states] == [len(replicas) * len(ReplicaState)]
 
 
 async def test_other_tasks_run_while_the_metrics_page_is_written() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
 from prometheus_client import exposition as classic
@@ -33,6 +33,12 @@ def registry(metrics: Metrics, sources: Sources) -> CollectorRegistry:
     return own
 
 
+async def registry_in_pieces(metrics: Metrics, sources: Sources) -> CollectorRegistry:
+    """A registry to be read once, soon: its snapshot was taken in pieces."""
+    snapshot = await sources.snapshot_in_pieces()
+    return registry(metrics, replace(sources, snapshot=lambda: snapshot))
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """A text format. `encode`: writes families. `end`: text after the last family."""
@@ -53,12 +59,14 @@ def chosen(accept: str) -> Format:
 
 async def render(collector: Collector, form: Format) -> AsyncIterator[bytes]:
     """Yield the page in pieces. The event loop runs other work between them. All values of a family are read at the
-    same moment.
+    same moment, or from the same snapshot in parts that follow each other.
     """
+    name = ""
     for family in collector.collect():
-        for piece in _pieces(family, form):
+        for piece in _pieces(family, form, has_head=family.name != name):
             yield piece
             await asyncio.sleep(0)
+        name = family.name
     yield form.end
 
 
@@ -72,13 +80,13 @@ class _Some:
         yield self.family
 
 
-def _pieces(family: Metric, form: Format) -> Iterator[bytes]:
+def _pieces(family: Metric, form: Format, *, has_head: bool) -> Iterator[bytes]:
     samples = family.samples
     for start in range(0, len(samples) or 1, SAMPLES_AT_ONCE):
         part = Metric(family.name, family.documentation, family.type, family.unit)
         part.samples = samples[start : start + SAMPLES_AT_ONCE]
         text = form.encode(_Some(part)).removesuffix(form.end)
-        yield text if start == 0 else _without_head(text)
+        yield text if start == 0 and has_head else _without_head(text)
 
 
 def _without_head(text: bytes) -> bytes:

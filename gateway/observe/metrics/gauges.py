@@ -19,6 +19,7 @@ from gateway.observe.metrics.hedging import hedging_families
 from gateway.observe.metrics.kept import kept_families
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.metrics.planning import planning_families
+from gateway.observe.snapshots import REPLICAS_AT_ONCE
 from gateway.observe.sources import Sources
 
 POOL_GAUGES: tuple[tuple[str, str, str, Callable[[PoolView], float | None]], ...] = (
@@ -243,23 +244,29 @@ def _pools(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
+    """Families of several samples a replica come in parts, one after the other."""
     replicas = [replica for pool in snapshot.pools for replica in pool.replicas]
-    yield gauge(
-        "tailgate_replica_state",
-        "1 for the state that the replica is in.",
-        ("pool", "replica", "state"),
-        [((r.pool, r.name, state.value), r.state is state) for r in replicas for state in ReplicaState],
-    )
-    yield counter(
-        "tailgate_replica_ejections",
-        "Ejections of the replica, by reason. Each extension for a replica that is still slow counts again.",
-        ("pool", "replica", "reason"),
-        [
-            ((r.pool, r.name, out.value), dict(r.health.ejections).get(out.value, 0))
-            for r in replicas
-            for out in EjectionReason
-        ],
-    )
+    parts = [replicas[at : at + REPLICAS_AT_ONCE] for at in range(0, len(replicas) or 1, REPLICAS_AT_ONCE)]
+    states = [(state, state.value) for state in ReplicaState]
+    for part in parts:
+        yield gauge(
+            "tailgate_replica_state",
+            "1 for the state that the replica is in.",
+            ("pool", "replica", "state"),
+            [((r.pool, r.name, name), r.state is state) for r in part for state, name in states],
+        )
+    reasons = [out.value for out in EjectionReason]
+    for part in parts:
+        yield counter(
+            "tailgate_replica_ejections",
+            "Ejections of the replica, by reason. Each extension for a replica that is still slow counts again.",
+            ("pool", "replica", "reason"),
+            [
+                ((r.pool, r.name, name), ejected.get(name, 0))
+                for r, ejected in [(r, dict(r.health.ejections)) for r in part]
+                for name in reasons
+            ],
+        )
     yield gauge(
         "tailgate_replica_score",
         "Latency of the replica over what its pool takes for the same requests, against the pool's median: 2 is twice.",

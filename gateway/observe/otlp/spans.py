@@ -2,7 +2,7 @@
 
 Attributes are those of the semantic conventions for HTTP and, at attempts, for GenAI clients (`gen_ai.*`,
 open-telemetry/semantic-conventions-genai 0.1.0, in development). Only the attempt whose answer the client got has the
-usage, else sums would count it twice.
+usage, else sums would count it twice. The others are linked to it.
 
 Names, and attributes that take few values, are encoded once for many spans.
 """
@@ -86,6 +86,12 @@ _SPAN_ID: Final = sized(tag(Span.SPAN_ID_FIELD_NUMBER, SIZED), bytes(8))[:2]
 _START: Final = tag(Span.START_TIME_UNIX_NANO_FIELD_NUMBER, FIXED64)
 _END: Final = tag(Span.END_TIME_UNIX_NANO_FIELD_NUMBER, FIXED64)
 _TIME: Final = Struct("<Q").pack
+_LINKED_SPAN_ID: Final = sized(tag(Span.Link.SPAN_ID_FIELD_NUMBER, SIZED), bytes(8))[:2]
+_LINK: Final = sized(
+    tag(Span.LINKS_FIELD_NUMBER, SIZED),
+    sized(tag(Span.Link.TRACE_ID_FIELD_NUMBER, SIZED), bytes(16)) + _LINKED_SPAN_ID + bytes(8),
+)[: -16 - 2 - 8]
+"""A link up to the id of its trace."""
 _FIRST_TOKEN: Final = sized(
     tag(Span.EVENTS_FIELD_NUMBER, SIZED),
     sized(tag(Span.Event.NAME_FIELD_NUMBER, SIZED), b"first token")
@@ -121,6 +127,10 @@ def spans_of(row: RequestRow, wall_s: float) -> bytes:
         span_id = bytes.fromhex(span_id_of(seed, str(attempt.id)))
         told = [_head(trace_id, span_id, opened_at, wall_s + attempt.ended_at), parent]
         _add_attempt(told, row, attempt, wall_s)
+        if row.history.answered_by not in (0, attempt.id):
+            told.append(
+                _LINK + trace_id + _LINKED_SPAN_ID + bytes.fromhex(span_id_of(seed, str(row.history.answered_by)))
+            )
         spans.append(sized(_SPAN, b"".join(told)))
     return b"".join(spans)
 

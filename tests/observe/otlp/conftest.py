@@ -48,7 +48,10 @@ class http_receiver:
 
 
 class grpc_receiver:
-    """The same over gRPC."""
+    """The same over gRPC. `port`: 0 takes a free one."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._port = port
 
     def __enter__(self) -> Receiver:
         found = Receiver()
@@ -64,7 +67,7 @@ class grpc_receiver:
             service, method = SERVICES[path].strip("/").split("/")
             handler = grpc.unary_unary_rpc_method_handler(lambda body, context, path=path: answer(path, body, context))
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
-        port = self._server.add_insecure_port("127.0.0.1:0")
+        port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
         self._server.start()
         found.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{port}"
         return found

@@ -54,6 +54,10 @@ def _attempt_span(row: RequestRow, attempt: AttemptHistory, trace_id: bytes, wal
     )
     if attempt.first_at is not None:
         span.events.add(name="first token", time_unix_nano=int((wall_s + attempt.first_at) * 1e9))
+    answered_by = row.history.answered_by
+    if answered_by and attempt.id != answered_by:
+        answered = bytes.fromhex(span_id_of(seed_of(row.request_id), str(answered_by)))
+        span.links.add(trace_id=trace_id, span_id=answered)
     if attempt.end not in ("complete", "cancelled"):
         span.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message=attempt.end))
     return span

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,11 +12,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 
-from gateway.observe.metrics.exposition import registry
+from gateway.observe.metrics.exposition import registry, registry_in_pieces
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.otlp.metrics import MAX_POINTS, MetricExporter, requests_of
 from gateway.observe.otlp.trouble import OtlpError
-from tests.observe.made import OK, POLICY, REFUSED, SOURCES
+from tests.observe.made import OK, POLICY, REFUSED, SNAPSHOT, SOURCES, a_snapshot
 from tests.observe.otlp.receiver import Receiver, attributes
 from tests.scorecard.capture import Capture
 from tests.serving import gateways
@@ -27,16 +29,20 @@ tiers: {{only: {{}}}}
 """
 
 
-def some_registry() -> CollectorRegistry:
+async def some_registry() -> CollectorRegistry:
     metrics = Metrics(POLICY)
     for record in (OK, OK, REFUSED):
         metrics.ended(record)
     return registry(metrics, SOURCES)
 
 
+async def no_registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
 async def test_counters_gauges_and_histograms_arrive_with_their_names_labels_and_values(receiver: Receiver) -> None:
-    pages = some_registry()
-    exporter = MetricExporter(pages, receiver.environment, lambda: 1000.0)
+    pages = await some_registry()
+    exporter = MetricExporter(some_registry, receiver.environment, lambda: 1000.0)
     await exporter.aclose()
     found = receiver.metrics
     requests = {attributes(point)["outcome"]: point for point in found["tailgate_requests_total"].sum.data_points}
@@ -69,11 +75,21 @@ async def test_metrics_of_a_gateway_are_exported_when_it_ends(
     assert (point.as_double, attributes(point)["tier"]) == (1.0, "only")
 
 
+async def test_export_waits_for_a_snapshot_in_pieces_and_takes_none_at_once(receiver: Receiver) -> None:
+    pool = replace(SNAPSHOT.pools[0], name="in-pieces")
+    pieces = partial(a_snapshot, replace(SNAPSHOT, pools=(pool,)))
+    sources = replace(SOURCES, snapshot=pytest.fail, snapshot_in_pieces=pieces)
+    exporter = MetricExporter(partial(registry_in_pieces, Metrics(POLICY), sources), receiver.environment)
+    await exporter.aclose()
+    points = receiver.metrics["tailgate_queue_depth"].gauge.data_points
+    assert "in-pieces" in [attributes(point).get("pool") for point in points]
+
+
 async def test_metrics_that_cannot_be_exported_are_told_once(
     receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.refusals, receiver.is_away = 2, True
-    exporter = MetricExporter(some_registry(), receiver.environment)
+    exporter = MetricExporter(some_registry, receiver.environment)
     caplog.set_level("INFO")
     for _ in range(3):
         await exporter.export()
@@ -95,4 +111,4 @@ def test_metrics_of_many_replicas_are_sent_in_messages_that_a_collector_takes() 
 
 def test_wrong_interval_is_named() -> None:
     with pytest.raises(OtlpError, match="OTEL_METRIC_EXPORT_INTERVAL is '1m': write milliseconds"):
-        MetricExporter(CollectorRegistry(), {"OTEL_METRIC_EXPORT_INTERVAL": "1m"})
+        MetricExporter(no_registry, {"OTEL_METRIC_EXPORT_INTERVAL": "1m"})
