@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -112,6 +113,21 @@ async def test_unknown_id_exits_with_1_and_says_what_is_kept(rig: Rig) -> None:
     result = await rig.why("tg-unknown-1")
     assert result.exit_code == 1
     assert "no record of 'tg-unknown-1' among 0 of this process, none has ended yet" in result.stderr
+
+
+async def test_without_an_id_the_stages_of_slow_requests_are_told(rig: Rig) -> None:
+    assert "no streamed request" in (await rig.why()).stdout
+    for _ in range(3):
+        await rig.client.post("/v1/chat/completions", json=ASK | {"stream": True})
+    result = await rig.why()
+    assert result.exit_code == 0, result.output
+    head, *rows, end = result.stdout.splitlines()
+    assert re.split(r"  +", head.strip())[2:5] == ["requests", "received", "waited here"]
+    assert [re.split(r"  +", line.strip())[:2] for line in rows if "p99" in line] == [["only", ANY], ["only", ANY]]
+    assert end.startswith("of the streamed requests since 2")
+    found = json.loads((await rig.why("--json")).stdout)["stages"]
+    assert [(each["latency"], each["percentile"]) for each in found][:2] == [("ttft", "p50"), ("ttft", "p95")]
+    assert all(sum(each["stages"].values()) == pytest.approx(1.0) for each in found)
 
 
 async def test_unreachable_gateway_exits_with_2() -> None:

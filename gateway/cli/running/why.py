@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from gateway.cli.output import console, print_json
 from gateway.cli.running.drain import ADMIN, Admin
 from gateway.cli.running.live import Unanswered, ask_admin
-from gateway.observe.requests.story import story
+from gateway.observe.requests.story import spoken, story
+
+NAMES = {"ttft": "TTFT", "e2e": "e2e"}
 
 
 def why_command(
     request_id: Annotated[
         str,
         typer.Argument(
-            metavar="REQUEST_ID", help="The id in the `x-request-id` of the answer or error, or in a replica's log."
+            metavar="[REQUEST_ID]",
+            help="The id in the `x-request-id` of the answer or error, or in a replica's log. Without one: where the "
+            "slow requests of each tier spend their time.",
+            show_default=False,
         ),
-    ],
+    ] = "",
     admin: Admin = ADMIN,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
 ) -> None:
     """Tell why a request was refused, late or slow: decision, forecast, waits, attempts, tokens.
 
-    `tailgate why tg-5f0c1a9e22-17`
+    `tailgate why tg-5f0c1a9e22-17`; `tailgate why` alone tells in which stage the slow requests spend their time.
 
     The gateway keeps the records of its latest requests (`serve --records`), those that were refused, late, hedged or
     failed longer than ordinary ones. The exit status is 1 if it has no record of this id, 2 if it cannot be asked.
     """
     try:
-        found = ask_admin(admin, f"requests/{quote(request_id, safe='')}", None)
+        found = ask_admin(admin, f"requests/{quote(request_id, safe='')}" if request_id else "stages", None)
     except Unanswered as error:
         console(stderr=True).print(str(error))
         raise typer.Exit(1 if error.status == 404 else 2) from None
@@ -40,11 +47,32 @@ def why_command(
         print_json(found)
         return
     out = console()
+    if not request_id:
+        _print_stages(found, out)
+        return
     for number, one in enumerate(found["requests"]):
         if number:
             out.print()
         for label, text in story(one):
             _line(out, label, text)
+
+
+def _print_stages(found: Mapping[str, Any], out: Console) -> None:
+    """The share of each stage, by tier, latency and percentile."""
+    if not found["stages"]:
+        out.print("no streamed request with a first token has ended")
+        return
+    table = Table(box=None, pad_edge=False)
+    for head in ("tier", "slowest"):
+        table.add_column(head)
+    for head in ("requests", "received", "waited here", "at the replica before the first token", "rest"):
+        table.add_column(head, justify="right")
+    for row in found["stages"]:
+        shares = [f"{share:.0%}" for share in row["stages"].values()]
+        slowest = f"{NAMES[row['latency']]} {row['percentile']}, from {spoken(row['from_s'])}"
+        table.add_row(row["tier"], slowest, f"{row['requests']:,}", *shares)
+    out.print(table)
+    out.print(f"of the streamed requests since {found['since']}")
 
 
 def _line(out: Console, label: str, text: str) -> None:

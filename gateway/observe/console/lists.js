@@ -13,6 +13,17 @@ function requests(list) {
     r.outcome, r.reason ?? (r.missed?.length ? `late: ${r.missed.join(" ")}` : ""), time(r.ttft_s ?? null), time(r.e2e_s ?? null)])));
 }
 
+// The stages of the slow requests: the longest is where to look.
+function budget(rows) {
+  if (!rows.length) return div("card soft", "no streamed request yet");
+  return div("card scroll", table(["tier", "slowest", "from", "requests", ...Object.values(STAGES)], rows.map(r => [
+    r.tier, `${NAMES[r.latency]} ${r.percentile}`, time(r.from_s), whole(r.requests), ...Object.keys(STAGES).map(stage => percent(r.stages[stage] ?? null))])));
+}
+
+async function showBudget() {
+  await showIn("budget", async () => [budget((await ask("/admin/stages")).stages)]);
+}
+
 async function findRequest(id) {
   $("find").elements.request.value = id;
   await showIn("found", async () => (await ask("/admin/requests/" + encodeURIComponent(id))).requests.map(story));
@@ -44,11 +55,12 @@ function usage(told) {
   rows.push([...told.by.map((_, i) => i ? "" : "total"), ...cells(told.total)]);
   const f = told.fleet;
   const fleet = f.requests_per_replica === null ? [] : [`${f.replica_hours.toFixed(1)} replica hours, ${f.requests_per_replica.toFixed(2)} requests at a time on each`];
+  if (told.gateways > 1) fleet.unshift(`of ${told.gateways} gateways`);
   if (f.cost !== null) fleet.push(`${money(f.cost, told.currency)} for the fleet`);
   if (f.cost_per_good_request !== null) fleet.push(`${money(f.cost_per_good_request, told.currency)} for a good request`);
   if (f.cost_per_million_good_tokens !== null) fleet.push(`${money(f.cost_per_million_good_tokens, told.currency)} for a million tokens of good requests`);
   return [div("card scroll", table([...told.by, ...Object.keys(columns).map(name => name.replace("_", " "))], rows), div("soft", fleet.join("; "))),
-    told.error ? div("card bad", `The latest sums are not in the file: ${told.error}`) : ""];
+    told.error ? div("card bad", told.error) : ""];
 }
 
 async function sumUsage() {

@@ -77,7 +77,10 @@ function openPage() {
   for (const name of PAGES) $("page-" + name).hidden = name !== open;
   for (const link of document.querySelectorAll("nav a"))
     if (link.hash === "#" + open) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
-  if (open === "requests") id ? findRequest(decodeURIComponent(id)) : listRequests();
+  if (open === "requests") {
+    id ? findRequest(decodeURIComponent(id)) : listRequests();
+    showBudget();
+  }
   if (open === "usage") sumUsage();
   if (open === "policy") showPolicies();
 }

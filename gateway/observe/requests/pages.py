@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -10,6 +11,7 @@ from fastapi import APIRouter, HTTPException, Query, Response
 
 from gateway.core.history import EarlyRefusal
 from gateway.core.results import Outcome, Reason
+from gateway.observe.requests.budget import budgets
 from gateway.observe.requests.document import document_of
 from gateway.observe.requests.ring import Found, RequestRing
 from gateway.observe.requests.story import story
@@ -49,7 +51,7 @@ class Filter:
 
 
 def requests_router(sources: Sources) -> APIRouter:
-    """GET /admin/requests and /admin/requests/{id}."""
+    """GET /admin/requests, /admin/requests/{id} and /admin/stages."""
     router = APIRouter()
     ring, wall_s = sources.requests, sources.wall_s
 
@@ -76,6 +78,13 @@ def requests_router(sources: Sources) -> APIRouter:
         found = kept().latest(Filter(tier, tenant, outcome, reason, good).wants, limit)
         return answer({"requests": [document_of(one, wall_s()) for one in found]})
 
+    @router.get("/admin/stages")
+    async def stages() -> Response:
+        rows = kept().complete()
+        since = min((row.ended_at for row in rows), default=None)
+        found = await asyncio.to_thread(budgets, rows)
+        return answer({"since": None if since is None else _written(since + wall_s()), "stages": found})
+
     @router.get("/admin/requests/{request_id}")
     async def one(request_id: str) -> Response:
         told = [under_way_document(state, sources.now(), wall_s()) for state in sources.under_way(request_id)]
@@ -88,11 +97,15 @@ def requests_router(sources: Sources) -> APIRouter:
     return router
 
 
+def _written(unix_s: float) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
 def _unknown(request_id: str, ring: RequestRing, wall_s: float) -> str:
     oldest = ring.oldest
     since = "none has ended yet"
     if oldest is not None:
-        since = f"the oldest of them ended at {datetime.fromtimestamp(wall_s + oldest, UTC):%Y-%m-%d %H:%M:%SZ}"
+        since = f"the oldest of them ended at {_written(wall_s + oldest)}"
     return (
         f"no record of {request_id!r:.140} among {len(ring)} of this process, {since}; the request may be older, or "
         "another gateway's"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable
@@ -57,6 +58,12 @@ class RequestRing:
     def oldest(self) -> float | None:
         """When the oldest ordinary request that is kept ended, by the monotonic clock; None if there is none."""
         return self._ordinary[0].ended_at if self._ordinary else None
+
+    def complete(self) -> list[RequestRow]:
+        """The records since the time from which ordinary and notable ones are all kept: a fair sample."""
+        full = [kept[0].ended_at for kept in (self._ordinary, self._notable) if kept and len(kept) == kept.maxlen]
+        since = max(full, default=-math.inf)
+        return [row for row in (*self._ordinary, *self._notable) if row.ended_at >= since]
 
     def find(self, given: str) -> list[Found]:
         """The records of a request id, the latest first. Clients may use an id several times.

@@ -45,7 +45,7 @@ def _early(one: Document) -> list[tuple[str, str]]:
 
 def _headline(one: Document) -> str:
     if one["ended"] is None:
-        return f"{one['request_id']}, under way for {_time(one['e2e_s'])}: {one['state']}"
+        return f"{one['request_id']}, under way for {spoken(one['e2e_s'])}: {one['state']}"
     verdict = "good" if one["good"] else "not good"
     outcome = one["outcome"] if one["reason"] is None else f"{one['outcome']} ({one['reason']})"
     return f"{one['request_id']}, {outcome}, {verdict}, ended {one['ended']}"
@@ -67,11 +67,11 @@ def _why(one: Document) -> str:
         return "not over yet: times are those so far"
     if one["reason"] is not None:
         row = ROWS[Reason(one["reason"])]
-        retry = "" if one["retry_after_s"] is None else f" Told to retry after {_time(one['retry_after_s'])}."
+        retry = "" if one["retry_after_s"] is None else f" Told to retry after {spoken(one['retry_after_s'])}."
         return f"{row.status}: {one['detail'] or row.message}{retry}"
     if one["missed"]:
         late = [
-            f"{label} {_time(one[f'{name}_s'])}, more than {_time(one['bounds'][f'{name}_s'])}{_mostly(one, name)}"
+            f"{label} {spoken(one[f'{name}_s'])}, more than {spoken(one['bounds'][f'{name}_s'])}{_mostly(one, name)}"
             for name, label in NAMES
             if name in one["missed"]
         ]
@@ -91,7 +91,7 @@ def _mostly(one: Document, name: str) -> str:
         stages["at the replica before the first token"] = ttft_s - queue_s
         stages["the answer after its first token"] = e2e_s - ttft_s if name == "e2e" else 0.0
     longest = max(stages, key=stages.__getitem__)
-    return f", mostly {longest} ({_time(stages[longest])})"
+    return f", mostly {longest} ({spoken(stages[longest])})"
 
 
 def _decision(decision: Document) -> str:
@@ -111,20 +111,20 @@ def _decision(decision: Document) -> str:
 
 def _forecast(decision: Document, bounds: Document) -> str:
     forecast = decision["forecast"]
-    parts = [f"wait {_time(forecast['wait_s'])}"]
+    parts = [f"wait {spoken(forecast['wait_s'])}"]
     for name, label in NAMES:
         bound_s = bounds[f"{name}_s"]
-        bound = "" if bound_s is None else f" of {_time(bound_s)}"
-        parts.append(f"{label} {_time(forecast[f'{name}_s'])}{bound}")
+        bound = "" if bound_s is None else f" of {spoken(bound_s)}"
+        parts.append(f"{label} {spoken(forecast[f'{name}_s'])}{bound}")
     other = decision["runner_up"]
     if other is not None:
-        parts.append(f"runner-up {other['replica']}: TTFT {_time(other['ttft_s'])}, P(breach) {other['breach']:.2f}")
+        parts.append(f"runner-up {other['replica']}: TTFT {spoken(other['ttft_s'])}, P(breach) {other['breach']:.2f}")
     return ", ".join(parts)
 
 
 def _measured(one: Document) -> str:
-    parts = [f"received in {_time(one['receive_s'])}", f"waited {_time(one['queue_s'])}"]
-    parts += [f"{label} {_time(one[f'{name}_s'])}" for name, label in NAMES if one[f"{name}_s"] is not None]
+    parts = [f"received in {spoken(one['receive_s'])}", f"waited {spoken(one['queue_s'])}"]
+    parts += [f"{label} {spoken(one[f'{name}_s'])}" for name, label in NAMES if one[f"{name}_s"] is not None]
     marks = [name for name in ("degraded", "explored", "would_shed") if one[name]]
     if one["hedged"] is not None:
         marks.append(f"hedge {one['hedged']}")
@@ -141,19 +141,20 @@ def _tokens(one: Document) -> str:
 
 def _attempt(each: Document, one: Document) -> str:
     kind = "hedge to" if each["hedge"] else "to"
-    parts = [f"{kind} {each['replica']} (pool {each['pool']}) at {_time(each['opened_s'])}"]
+    parts = [f"{kind} {each['replica']} (pool {each['pool']}) at {spoken(each['opened_s'])}"]
     if each["first_token_s"] is not None:
-        expected = "" if each["expected_ttft_s"] is None else f", expected {_time(each['expected_ttft_s'])}"
+        expected = "" if each["expected_ttft_s"] is None else f", expected {spoken(each['expected_ttft_s'])}"
         took_s = each["first_token_s"] - each["opened_s"]
-        parts.append(f"first token after {_time(took_s)}{expected}")
+        parts.append(f"first token after {spoken(took_s)}{expected}")
     status = "" if each["status"] in (None, GOOD_STATUS) else f" with HTTP {each['status']}"
-    parts.append(f"{each['end']}{status} at {_time(each['ended_s'])}")
+    parts.append(f"{each['end']}{status} at {spoken(each['ended_s'])}")
     if len(one["attempts"]) > 1 and each["answered"]:
         parts.append("the client got this one")
     return ", ".join(parts)
 
 
-def _time(seconds: float | None) -> str:
+def spoken(seconds: float | None) -> str:
+    """A time in milliseconds or seconds."""
     if seconds is None:
         return "unknown"
     return f"{seconds * 1000:.0f} ms" if seconds < 1.0 else f"{seconds:.2f} s"

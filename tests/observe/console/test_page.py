@@ -183,6 +183,12 @@ async def test_request_is_found_by_its_id_and_from_the_list_of_requests_that_wer
     await expect(listed.get_by_role("definition").first).to_contain_text(good)
 
 
+async def test_requests_page_tells_in_which_stage_slow_requests_spend_their_time(rig: Rig) -> None:
+    await rig.ask(4)
+    await rig.open("#requests")
+    await expect(rig.page.locator("#budget").get_by_role("row", name="TTFT p99")).to_contain_text("paid")
+
+
 async def test_usage_page_sums_by_tenant_with_a_total(rig: Rig) -> None:
     await rig.ask(4)
     await rig.open("#usage")
