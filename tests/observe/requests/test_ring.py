@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gateway.core.history import AttemptHistory, EarlyRefusal, History, Origin
 from gateway.core.results import HedgeResult, Outcome, Reason, Record
 from gateway.observe.requests.ring import RequestRing
 from gateway.observe.requests.row import RequestRow
+from tests.footprint import footprint
 from tests.observe.made import ASK, OK, REFUSED
 
 
@@ -39,6 +41,23 @@ def test_refused_request_is_kept_while_ordinary_ones_push_each_other_out() -> No
         ring.ended(ended(f"fine-{number}", at=200.0 + number))
     assert ids(ring) == [f"fine-{number}" for number in range(99, 91, -1)] + ["refused"]
     assert len(ring) == 9
+
+
+def test_twenty_thousand_records_with_all_their_fields_take_at_most_30_mib() -> None:
+    ring, draw = RequestRing(1000), Random(5).random
+    for number in range(2000):
+        history = answered(f"chatcmpl-tg-af87652eb9-{number}-0f1e2d.{number}", draw())
+        (attempt,) = history.attempts
+        attempt.opened_at, attempt.sent_at, attempt.first_at, attempt.ended_at = draw(), draw(), draw(), draw()
+        attempt.expected_ttft_s, attempt.prompt_tokens, attempt.output_tokens = draw(), 1000 + number, 300 + number
+        history.wait_s, history.tpot_s, history.e2e_s, history.threshold = draw(), draw(), draw(), draw()
+        history.runner_up_breach, history.runner_up_ttft_s = draw(), draw()
+        origin = Origin(f"tg-af87652eb9-{number}", "1a2b3c4d", f"00-{number:032x}-{number:016x}-01")
+        request = replace(ASK, body_at=draw(), head_at=draw(), origin=origin)
+        names = ("queue_s", "ttft_s", "tpot_s", "e2e_s", "breach")
+        times: dict[str, Any] = {name: draw() for name in names}
+        ring.ended(replace(OK, request=request, history=history, good=number % 2 > 0, **times))
+    assert 20_000 / len(ring) * footprint(ring) <= 30 * 2**20
 
 
 def test_flood_of_unread_requests_pushes_out_no_other_record() -> None:
