@@ -1,4 +1,4 @@
-"""Writes the version, builds sdist, wheels and SBOM into dist/, and tries the wheel in an empty environment."""
+"""Writes the version, builds sdist, wheels, chart and SBOM into dist/, and tries the wheel in an empty environment."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from pathlib import Path
 from time import monotonic
 
 from deploy.compiling.sources import PURE, obstacle
-from deploy.release.changelog import NotReleasable, bumped, released
+from deploy.release.changelog import NotReleasable, bumped, chart_bumped, released
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
+CHART = ROOT / "deploy" / "helm" / "tailgate"
 FIRST_ANSWER_S = 30.0
 """Longest time from an empty environment, with wheels at hand, to the first answer of the demo."""
 
@@ -26,11 +28,16 @@ def main() -> None:
     version = sys.argv[1] if sys.argv[1:] else ""
     try:
         if version:
-            changes, project = ROOT / "CHANGELOG.md", ROOT / "pyproject.toml"
-            written = released(changes.read_text(), version), bumped(project.read_text(), version)
-            for path, text in zip((changes, project), written, strict=True):
+            changes, project, about = ROOT / "CHANGELOG.md", ROOT / "pyproject.toml", CHART / "Chart.yaml"
+            written = {
+                changes: released(changes.read_text(), version),
+                project: bumped(project.read_text(), version),
+                about: chart_bumped(about.read_text(), version),
+            }
+            for path, text in written.items():
                 path.write_text(text)
         build()
+        chart()
         sbom()
         for wheel in sorted(DIST.glob("*.whl")):
             try_wheel(wheel)
@@ -48,6 +55,13 @@ def build() -> None:
         print(f"no compiled wheel: {problem}")
     else:
         _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", pure="0")
+
+
+def chart() -> None:
+    """The chart as an archive, as `helm package` makes it."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    with tarfile.open(DIST / f"tailgate-{version}.tgz", "w:gz") as archive:
+        archive.add(CHART, "tailgate")
 
 
 def sbom() -> None:

@@ -1,4 +1,4 @@
-"""The version of a release, in pyproject.toml and CHANGELOG.md."""
+"""The version of a release, in pyproject.toml, CHANGELOG.md and the chart."""
 
 from __future__ import annotations
 
@@ -28,4 +28,11 @@ def bumped(project: str, version: str) -> str:
     """The text of pyproject.toml with this version."""
     changed, count = re.subn(r'(?m)^version = "[^"]*"$', f'version = "{version}"', project)
     assert count == 1, "pyproject.toml has one line with a version"
+    return changed
+
+
+def chart_bumped(chart: str, version: str) -> str:
+    """The text of Chart.yaml with this version, of the chart and of the gateway that it installs."""
+    changed, count = re.subn(r"(?m)^(version|appVersion): \S+$", rf"\g<1>: {version}", chart)
+    assert count == 2, "Chart.yaml has two lines with a version"
     return changed

@@ -6,15 +6,16 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from deploy.release import __main__ as release
-from deploy.release.changelog import NotReleasable, bumped, released
+from deploy.release.changelog import NotReleasable, bumped, chart_bumped, released
 
-from .files import ROOT
+from .files import DEPLOY, ROOT, read_yaml
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 CHANGES = "# Changes\n\n## Unreleased\n\n- A thing.\n\n## 0.1.0\n\n- The first.\n"
@@ -43,6 +44,22 @@ def test_release_writes_its_version_into_the_project_and_nothing_else() -> None:
     assert [(a, b) for a, b in zip(project.splitlines(), changed.splitlines(), strict=True) if a != b] == [
         (re.findall(r"(?m)^version = .*$", project)[0], 'version = "9.8.7"')
     ]
+
+
+def test_chart_has_the_version_of_the_release_and_of_the_project() -> None:
+    about = (release.CHART / "Chart.yaml").read_text()
+    changed = yaml.safe_load(chart_bumped(about, "9.8.7"))
+    assert changed == yaml.safe_load(about) | {"version": "9.8.7", "appVersion": "9.8.7"}
+    assert chart_bumped(about, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]) == about
+
+
+def test_archive_of_the_chart_is_one_that_helm_renders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed: the chart is not rendered")
+    monkeypatch.setattr(release, "DIST", tmp_path)
+    release.chart()
+    (archive,) = tmp_path.glob("tailgate-*.tgz")
+    with helm.Chart.load(str(archive)) as chart:
+        assert dict(chart.render(read_yaml(DEPLOY / "helm" / "example-values.yaml"), name="gate", namespace="prod"))
 
 
 def test_sbom_lists_exactly_the_locked_packages_with_their_hashes(
