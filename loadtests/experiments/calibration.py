@@ -1,8 +1,8 @@
 """Tests whether P(breach) is a true probability, above all with everything admitted.
 
 In shadow mode each forecast at arrival is compared with its outcome: was the request good in the end? The load is 1.25x
-on average, with bursts of 2.2 times that. Bins have equal mass over all seeds together. Beside it stands the
-same forecast with a log-normal whose width is not learned.
+on average, with bursts of 2.2 times that. Bins have equal mass over all seeds together. For comparison, the same
+forecast is made with a log-normal of fixed width.
 """
 
 from __future__ import annotations

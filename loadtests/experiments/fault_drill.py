@@ -1,9 +1,10 @@
 """Faults in a fleet: a slow, a refusing and a hung replica at once, and replicas that die one by one.
 
-Twelve replicas serve the main workload at .75x. After a minute one takes three times as long, one answers every request
-with a fast 503, and one never answers. Their health checks pass. A replica counts as out from the time after which it
-never gets more than two requests in five seconds. An hour without faults shows how often a healthy replica is ejected.
-Then one replica dies every half minute; goodput is compared with that of all twelve, times the share of replicas left.
+Twelve replicas serve the main workload at .75x. After a minute one replica takes three times as long, one answers every
+request with a fast 503, and one never answers. Their health checks pass. A replica counts as out from the time after
+which it never gets more than two requests in five seconds. An hour without faults shows how often a healthy replica is
+ejected. Then one replica dies every half minute; goodput is compared with that of all twelve, times the share of
+replicas left.
 """
 
 from __future__ import annotations

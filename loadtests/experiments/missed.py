@@ -5,7 +5,8 @@ from __future__ import annotations
 WHY = {
     "engines": """\
 Zero-config refuses nobody. At 1.5x before unlike replicas, round robin overloads only the slow replica, so half of the
-answers stay good. A router that shares by speed makes all late. A cold 70B loses .04. Two seats at 2x lose .13.""",
+answers stay good. A router that shares by speed makes all answers late. A cold 70B loses .04 of goodput, two seats at
+2x .13.""",
     "real-traces": """\
 In most cells at 1.5x a peer has more than .95 good, so the wanted 1.05 times as much is impossible.""",
     "noise": "The best static cap loses less in the worst cell, but has less goodput with and without noise.",

@@ -5,8 +5,8 @@ policies/chat-with-tiers.yaml, or one TTFT objective of 2 or 6 s. Loads are mult
 robin.
 
 An objective is kept in a window unless more of its answers are late than chance explains (one-sided 5%, at least 50
-answers). A refusal is at once within 100 ms of the complete body. P(breach) is judged over served requests, in 15 bins
-of equal mass.
+answers). A refusal counts as "at once" within 100 ms of the complete body. P(breach) is judged over served requests, in
+15 bins of equal mass.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Recorded traffic with its own arrival times, beside round robin and a cache-aware router.
 
-Azure's code and conversations (2023) and Mooncake's conversations, as far as they fit the context. Stretches of a trace
-are played at one speed. 1x is the rate at which round robin has 99.5% good. Each fleet has one to four engines, of one
-or two profiles. Objectives are TTFT (p99 5 s), TPOT (p99 150 ms), e2e (p99 60 s), or all. `TAILGATE_TRACES` names the
-folder of the traces.
+The traces are Azure's code and conversations (2023) and Mooncake's conversations, as far as prompts fit the context.
+Stretches of a trace are played at one speed. 1x is the rate at which round robin has 99.5% good. Each fleet has one to
+four engines, of one or two profiles. Objectives are TTFT (p99 5 s), TPOT (p99 150 ms), e2e (p99 60 s), or all.
+`TAILGATE_TRACES` names the folder of the traces.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Several gateways in front of the same engines, and what they must tell each other.
 
-Four engines of 4, 32 or 256 seats, and as many slots. Each request goes to a random gateway. 1x is what the optimum
-serves. Gateways share nothing, divide the slots by their number, or tell their loads at intervals through a store.
-Figures are ratios of all gateways together to a single gateway: weighted goodput, and the attainment of tier 0.
+Four engines of 4, 32 or 256 seats, and as many slots. Each request goes to a random gateway. 1x is the load that the
+optimum can serve. Gateways share nothing, divide the slots by their number, or tell their loads at intervals through a
+store. Figures are ratios of all gateways together to a single gateway: weighted goodput, and the attainment of tier 0.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Papers report that 17 to 42% fewer GPUs suffice. Here `tailgate plan` looks for the fewest `llama3-70b-a100-tp4`
 replicas with .99 good (TTFT 5 s, TPOT 150 ms) on the Azure traces of 2023, at 40 (conversations) and 5 requests/s
-(code). Engines share their KV cache among 256 seats. *Reserved*: each seat has room for the longest context, 6 of
+(code). Engines share their KV cache among 256 seats. *Reserved*: each seat has room for the longest context: 6 seats of
 65,536 tokens, or 109 of 4,096 in the short pool.
 """
 
