@@ -27,7 +27,7 @@ from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.quota_clock import QuotaClock
 from gateway.driving.relay_link import FrameClock
-from gateway.driving.sharing import shared_store
+from gateway.driving.sharing import LearnedFacts, shared_store
 from gateway.driving.state_dir import StateKeeper
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.discovery.finder import ReplicaFinder
@@ -94,6 +94,7 @@ class Gateway:
         self.store = (
             None if store is None else shared_store(store.get_secret_value(), self.driver, self.metrics, self._leased)
         )
+        self._facts = None if self.store is None else LearnedFacts(self.store, self.driver, unix_s)
         self._admin_limits = _admin_limits(settings)
         self.board = ModelBoard(int(time.time()))
         out_of_service, bug = partial(unfit, self.controller), partial(self.driver.supervisor.caught, Callback.WATCH)
@@ -187,8 +188,8 @@ class Gateway:
             "watch of the policy": self.reloads.run(),
         }
         parts |= self.records.parts()
-        if self.store is not None:
-            parts["exchange of loads"] = self.store.run()
+        if self._facts is not None:
+            parts |= self._facts.parts()
         if self._state is not None:
             parts["state"] = self._state.run()
         if self._metric_exporter is not None:
@@ -204,8 +205,8 @@ class Gateway:
         await self.reloads.begin()
         if self._state is not None:
             await self._state.begin()
-        if self.store is not None:
-            await self.store.begin()
+        if self._facts is not None:
+            await self._facts.begin()
         none: list[socket.socket] = []  # the API of a decider is served by its relays
         self._serving = [
             asyncio.create_task(each.serve(none if each is self._api and self.hub is not None else None))

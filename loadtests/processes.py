@@ -69,8 +69,8 @@ def process_table() -> list[Entry]:
     return [parse_ps(line) for line in listing.stdout.splitlines()]
 
 
-def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
-    """Total usage of `root` and its descendants."""
+def tree_of(root: int, table: list[Entry] | None = None) -> list[Entry]:
+    """`root` and its descendants. Raises ProcessLookupError if `root` is gone."""
     table = process_table() if table is None else table
     tree = {root}
     grew = True
@@ -78,10 +78,25 @@ def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
         below = {entry.pid for entry in table if entry.parent in tree}
         grew = not below <= tree
         tree |= below
-    usages = [entry.usage for entry in table if entry.pid in tree]
     if not any(entry.pid == root for entry in table):
         raise ProcessLookupError(f"process {root} is gone")
+    return [entry for entry in table if entry.pid in tree]
+
+
+def tree_usage(root: int, table: list[Entry] | None = None) -> Usage:
+    """Total usage of `root` and its descendants."""
+    usages = [entry.usage for entry in tree_of(root, table)]
     return Usage(sum(usage.cpu_s for usage in usages), sum(usage.rss_bytes for usage in usages))
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; empty if it is gone."""
+    if sys.platform == "linux":
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+    return subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
 
 
 def machine_busy_s() -> float | None:

@@ -10,16 +10,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 
 import orjson
 
 from gateway.core.estimators.memory import NOTHING, objects_in
 
 FORMAT: Final = 1
+BATCH: Final = 100
+"""Replicas, or stored responses, that are read in one turn of the loop: one or two milliseconds."""
 _KIND: Final = "tailgate_state"
+T = TypeVar("T")
 
 
 class UnreadableStateError(Exception):
@@ -86,3 +90,10 @@ def _read(parts: Iterable[object], written_unix_s: float) -> SavedState:
             case {"responses": list(rows)}:
                 responses += rows
     return SavedState({**memory, "replicas": replicas, "absent": absent}, tuple(responses), written_unix_s)
+
+
+def batched(items: Iterable[T]) -> Iterator[list[T]]:
+    """Lists of at most `BATCH` items."""
+    left = iter(items)
+    while found := list(islice(left, BATCH)):
+        yield found

@@ -11,27 +11,33 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from gateway.core.estimators.memory import objects_in
 from gateway.core.results import Callback
 from gateway.driving.absent_replicas import AbsentReplicas
 from gateway.driving.local_driver import LocalDriver
-from gateway.driving.state_bytes import SavedState, UnreadableStateError, line_of, state_from_bytes, with_header
+from gateway.driving.state_bytes import (
+    SavedState,
+    UnreadableStateError,
+    batched,
+    line_of,
+    state_from_bytes,
+    with_header,
+)
 from gateway.hash_seed import NAME, HashSeedError, read_seed
 from gateway.proxy.stored_responses import StoredResponses
 
 log = logging.getLogger("tailgate")
 
 EVERY_S: Final = 2.0
-BATCH: Final = 100
-"""Replicas, or stored responses, that are read in one turn of the loop: one or two milliseconds."""
+MAX_NAMED: Final = 20
+"""Fields of a state that a log line names."""
+_APART: Final = ("absent", "key", "replicas")
 KEY: Final = hash(b"tailgate")
 """Tells whether hashes of prompts (gateway/wire/prefix.py) mean the same as in an earlier process."""
-T = TypeVar("T")
 
 
 class StateDirError(Exception):
@@ -121,6 +127,7 @@ class StateKeeper:
         if saved is not None:
             memory, away_s = _readable(saved.memory), max(0.0, self._unix_s() - saved.written_unix_s)
             self._driver.recall(memory, away_s)
+            self._name_left_out(memory)
             self.absent.keep(memory, saved.written_unix_s)
             try:
                 self._responses.recall(saved.responses, self._driver.clock() - away_s)
@@ -128,6 +135,18 @@ class StateKeeper:
                 self._driver.supervisor.caught(Callback.WATCH, error)
             log.info("%s was written %.0f s ago: the gateway knows what it had learned then", self._dir.path, away_s)
         self._begun.set()
+
+    def _name_left_out(self, memory: Mapping[str, object]) -> None:
+        """Log the fields that were written by another version, or for another policy, and are not used."""
+        controller = self._driver.controller
+        mine = controller.memory(self._driver.clock())
+        found = set(_left_out({name: facts for name, facts in memory.items() if name not in _APART}, mine, ""))
+        for name, facts in objects_in(memory.get("replicas")).items():
+            told, known = objects_in(facts), controller.memory_of(name)
+            if all(told.get(field) == known.get(field) for field in ("pool", "url")):
+                found |= set(_left_out(told, known, "replicas.*."))
+        if found:
+            log.warning("%s: nothing here uses %s", self._dir.path, ", ".join(sorted(found)[:MAX_NAMED]))
 
     async def run(self) -> None:
         """Write the state every few seconds, until cancelled."""
@@ -187,8 +206,10 @@ def _without_blocks(replicas: object) -> dict[str, object]:
     return {name: {**objects_in(facts), "blocks": ()} for name, facts in objects_in(replicas).items()}
 
 
-def batched(items: Iterable[T]) -> Iterator[list[T]]:
-    """Lists of at most `BATCH` items."""
-    left = iter(items)
-    while found := list(islice(left, BATCH)):
-        yield found
+def _left_out(told: Mapping[str, object], mine: Mapping[str, object], at: str) -> Iterator[str]:
+    """Fields that `mine` does not have."""
+    for name, facts in told.items():
+        if name not in mine:
+            yield f"{at}{name}"
+        elif name != "health":  # an ejection that is over is forgotten
+            yield from _left_out(objects_in(facts), objects_in(mine[name]), f"{at}{name}.")

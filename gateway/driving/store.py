@@ -153,6 +153,8 @@ class Store:
         """By field: the number of the last round of that gateway, and our successful round in which it came."""
         self._unread = ""
         """Error text of the last value that could not be read."""
+        self._unanswered = ""
+        """Text of the last failure of a single command."""
         self._failures = 0
         self._error = ""
         self._is_away = False
@@ -162,6 +164,23 @@ class Store:
         """Wait until the loads of all others are known, or the store has failed: one second at most."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._begun.wait(), RETRY_S)
+
+    async def ask(self, what: str, key: str, *more: bytes | str | int) -> object:
+        """The answer to one command about a key, on a connection of its own; None if it fails or the store is away."""
+        if self._is_away:
+            return None
+        client = self._connect()
+        try:
+            async with asyncio.timeout(RETRY_S):
+                return await client.execute_command(what, key, *more)
+        except self._errors as error:
+            failed = f"{what} {key}: {error}"
+            if failed != self._unanswered:
+                log.warning("store: no answer to %.200s", failed)
+                self._unanswered = failed
+            return None
+        finally:
+            await self._end(client)
 
     def view(self) -> StoreView:
         """The state of the store, for the admin pages and metrics."""
@@ -270,11 +289,14 @@ class Store:
         await self._close()
 
     async def _close(self) -> None:
-        dropped, self._client = self._client, None
-        if dropped is not None:
+        client, self._client = self._client, None
+        await self._end(client)
+
+    async def _end(self, client: Any) -> None:
+        if client is not None:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    await dropped.aclose()
+                    await client.aclose()
             except self._errors as error:
                 log.debug("store: the connection was not closed cleanly: %s", error)
 

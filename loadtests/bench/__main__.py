@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from loadtests.bench import profiling
+from loadtests.bench import profiling, relays
 from loadtests.bench.claims import CLAIMED, all_hold, judge_all
-from loadtests.bench.measures import MEASURES, QUICK, Bench, Effort
+from loadtests.bench.measures import MEASURES
 from loadtests.bench.report import as_json, show
+from loadtests.bench.rounds import QUICK, Bench, Effort
 from loadtests.bench.section import Section
 from loadtests.children import end_by_sigterm
 from loadtests.compiled import as_users_have_it
@@ -38,7 +39,7 @@ def measure(plan: dict[str, list[str]], effort: Effort, cores: Cores, console: C
             tell=lambda what: progress.update(task, description=what),
             step=lambda count: progress.advance(task, count),
         )
-        return {name: MEASURES[name].run(bench, targets) for name, targets in plan.items()}
+        return {name: MEASURES[name].measured(bench, targets) for name, targets in plan.items()}
 
 
 def plan_of(only: Sequence[str], targets: Sequence[str], *, quick: bool) -> dict[str, list[str]]:
@@ -49,6 +50,8 @@ def plan_of(only: Sequence[str], targets: Sequence[str], *, quick: bool) -> dict
         chosen = [target for target in one.targets if not targets or target in targets]
         if quick and not targets:
             chosen = [target for target in chosen if (name, target) in CLAIMED]
+        if quick and not only and name in relays.MEASURES:
+            continue
         if chosen and (not only or name in only):
             plan[name] = chosen
     return plan

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from loadtests.bench import relays
 from loadtests.bench.arithmetic import median_ratio
 from loadtests.bench.section import Section
 
@@ -56,8 +57,15 @@ CLAIMS = (
     Claim("decisions", "decisions-1000", "vllm-router", 0.5),
     Claim("decisions", "decisions-16-warm", "vllm-router", 0.35),
     Claim("memory", "tailgate", None, 12.0),
+    Claim("requests-unpinned", "tailgate-2", "tailgate", 1.4),
+    Claim("chunks-unpinned", "tailgate-2", "tailgate", 1.05),
     Claim("scale", "many", "few", 1.15),
     Claim("scale", "most", "few", 1.15),
+    Claim("chunks-open", "tailgate-2", "tailgate", 1.02),
+    Claim("busiest", "tailgate-2", "tailgate", 1 / 1.7),
+    *(Claim("balance", name, None, 1.25) for name in relays.CONNECTIONS),
+    Claim("hop", "tailgate-2", None, 1.0),
+    *(Claim("ttft", name, f"{target}:100", 1.5) for name, (target, count) in relays.OPEN.items() if count > 100),
 )
 
 
@@ -73,7 +81,7 @@ def judge(claim: Claim, section: Section) -> Verdict:
             return Verdict(claim, State.VOID, why=f"{name}: {section.errors[name][0]}")
     for name in named:
         if name not in section.values:
-            state = State.VOID if name == "tailgate" and name in section.skipped else State.SKIPPED
+            state = State.VOID if name.startswith("tailgate") and name in section.skipped else State.SKIPPED
             return Verdict(claim, state, why=f"{name}: {section.skipped.get(name, 'not asked for')}")
     if claim.theirs is None:
         measured = section.typical(claim.ours)

@@ -12,7 +12,7 @@ from typing import cast
 from loadtests.bench import canned
 from loadtests.bench.answer import Answer, BadAnswer, same_content
 from loadtests.bench.patience import until
-from loadtests.processes import tree_usage
+from loadtests.processes import command_of, tree_of
 
 MAX_ERRORS = 10
 """Number of errors that are quoted. One error is enough to make the run void."""
@@ -41,6 +41,8 @@ class ClosedResult:
     requests: int
     seconds: float
     cpu_s: float
+    processes: list[tuple[str, float]]
+    """Command line and CPU seconds of each process that was watched."""
     errors: list[str]
 
 
@@ -122,13 +124,18 @@ async def run_closed(spec: Closed, length: int) -> ClosedResult:
         transport, _ = await loop.create_connection(partial(_Client, run), "127.0.0.1", spec.port)
         transports.append(transport)
     await asyncio.sleep(spec.warmup_s)
-    before, answered, started_at = tree_usage(spec.watch).cpu_s, run.answered, time.monotonic()
+    before, answered, started_at = _cpu_by_pid(spec.watch), run.answered, time.monotonic()
     await asyncio.sleep(spec.seconds)
     await until(lambda: run.answered - answered >= spec.least or bool(run.errors), spec.patience_s)
-    after, requests, ended_at = tree_usage(spec.watch).cpu_s, run.answered - answered, time.monotonic()
+    after, requests, ended_at = _cpu_by_pid(spec.watch), run.answered - answered, time.monotonic()
     if requests < spec.least:
         run.fail(f"{requests} requests were answered, fewer than {spec.least}")
     run.over = True
     for transport in transports:
         transport.abort()
-    return ClosedResult(requests, ended_at - started_at, after - before, run.errors)
+    processes = [(command_of(pid), cpu_s - before.get(pid, 0.0)) for pid, cpu_s in after.items()]
+    return ClosedResult(requests, ended_at - started_at, sum(cpu_s for _, cpu_s in processes), processes, run.errors)
+
+
+def _cpu_by_pid(root: int) -> dict[int, float]:
+    return {entry.pid: entry.usage.cpu_s for entry in tree_of(root)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
+from loadtests.bench import relays
 from loadtests.bench.arithmetic import rotated
 from loadtests.bench.awake import cores_awake
 from loadtests.bench.closedloop import Closed
@@ -13,14 +13,13 @@ from loadtests.bench.decisions import Decisions
 from loadtests.bench.openloop import Open
 from loadtests.bench.outside import Outside
 from loadtests.bench.rig import load, rig
+from loadtests.bench.rounds import STREAM_INTERVAL_S, UNPINNED, Bench, Measure, cpu_us, held_faults, in_rounds
 from loadtests.bench.section import Raw, Section, errors_of, number
 from loadtests.bench.streams import Hold, Streams
 from loadtests.bench.targets import Running
 from loadtests.peers.install import Skipped, wrk
-from loadtests.processes import Cores, raise_file_limit
+from loadtests.processes import raise_file_limit
 
-STREAM_INTERVAL_S = 0.02
-UNPINNED = Cores(None, None)
 FLEETS = {
     f"decisions-{replicas}{'-warm' if warm else ''}": Decisions(replicas, warm=warm)
     for warm in (False, True)
@@ -34,31 +33,6 @@ EVENTS_PER_INTERVAL = 2.5
 """Events of all streams per `held_interval_s`, as a multiple of `Effort.held_streams`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How long to measure. More rounds make the medians steadier, not the load heavier."""
-
-    rounds: int = 7
-    seconds: float = 3.0
-    chunks: int = 200
-    decisions: int = 20_000
-    held_streams: int = 5000
-    held_interval_s: float = 5.0
-
-
-QUICK = Effort(rounds=3, seconds=0.8, chunks=80, decisions=3000, held_streams=500, held_interval_s=1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """The setup that every measure needs. `tell` gets the current step in words, `step` is called after each load."""
-
-    effort: Effort
-    cores: Cores
-    tell: Callable[[str], None]
-    step: Callable[[int], None]
-
-
 def requests(bench: Bench, targets: Sequence[str]) -> Section:
     """CPU per non-streamed request over 32 connections that never pause."""
 
@@ -67,7 +41,7 @@ def requests(bench: Bench, targets: Sequence[str]) -> Section:
 
     with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("requests", "CPU us per request", skipped=built.skipped)
-        return _rounds(bench, built.targets, section, once, cpu_us("requests"))
+        return in_rounds(bench, built.targets, section, once, cpu_us("requests"))
 
 
 def chunks(bench: Bench, targets: Sequence[str]) -> Section:
@@ -79,7 +53,7 @@ def chunks(bench: Bench, targets: Sequence[str]) -> Section:
 
     with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("chunks", "CPU us per chunk", skipped=built.skipped)
-        return _rounds(bench, built.targets, section, once, cpu_us("chunks"))
+        return in_rounds(bench, built.targets, section, once, cpu_us("chunks"))
 
 
 def requests_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
@@ -89,7 +63,7 @@ def requests_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
         command = wrk()
     except Skipped as reason:
         section.skipped = dict.fromkeys(targets, str(reason))
-        return _rounds(bench, {}, section, lambda target, turn: {}, cpu_us("requests"))
+        return in_rounds(bench, {}, section, lambda target, turn: {}, cpu_us("requests"))
 
     def once(target: Running, _: int) -> Raw:
         seconds = max(1, round(bench.effort.seconds))
@@ -97,7 +71,7 @@ def requests_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
 
     with rig(targets, STREAM_INTERVAL_S, UNPINNED, bench.tell) as built:
         section.skipped = built.skipped
-        return _rounds(bench, built.targets, section, once, cpu_us("requests"))
+        return in_rounds(bench, built.targets, section, once, cpu_us("requests"))
 
 
 def chunks_unpinned(bench: Bench, targets: Sequence[str]) -> Section:
@@ -127,7 +101,7 @@ def latency(bench: Bench, targets: Sequence[str]) -> Section:
 
     with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built, cores_awake():
         section = Section("latency", "ms added to the p99 at half load", skipped=built.skipped)
-        return _rounds(bench, built.targets, section, once, lambda raw: number(raw, "added_ms"))
+        return in_rounds(bench, built.targets, section, once, lambda raw: number(raw, "added_ms"))
 
 
 def decisions(bench: Bench, targets: Sequence[str]) -> Section:
@@ -142,7 +116,7 @@ def decisions(bench: Bench, targets: Sequence[str]) -> Section:
     with rig([name for name in targets if name not in alone], STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("decisions", "CPU us per request", skipped=built.skipped)
         chosen: dict[str, Running | str] = {**{name: name for name in alone}, **built.targets}
-        return _rounds(bench, chosen, section, once, cpu_us("requests"))
+        return in_rounds(bench, chosen, section, once, cpu_us("requests"))
 
 
 def memory(bench: Bench, targets: Sequence[str]) -> Section:
@@ -208,59 +182,9 @@ def _hold(bench: Bench, section: Section, name: str, target_name: str, held: Hel
     bench.step(1)
 
 
-def held_faults(raw: Raw, streams: int, events: int) -> list[str]:
-    """Faults of streams that were held: all must live, and each must have got its chunks."""
-    faults = []
-    if raw["alive"] != streams:
-        faults.append(f"{raw['alive']} of {streams} streams were alive at the end")
-    if number(raw, "fewest_events") < events:
-        faults.append(f"a stream got {raw['fewest_events']} chunks where {events} were due")
-    return faults
-
-
 def held_kib(raw: Raw, streams: int) -> float:
     """Growth of resident memory in KiB per stream."""
     return (number(raw, "rss_after") - number(raw, "rss_before")) / 1024 / streams
-
-
-def cpu_us(count: str) -> Callable[[Raw], float]:
-    """CPU microseconds per unit, counted by a load under `count`."""
-    return lambda raw: 1e6 * number(raw, "cpu_s") / number(raw, count)
-
-
-Target = TypeVar("Target")
-
-
-def _rounds(
-    bench: Bench,
-    targets: Mapping[str, Target],
-    section: Section,
-    once: Callable[[Target, int], Raw],
-    value: Callable[[Raw], float],
-) -> Section:
-    """Every target once per round, each round in another order."""
-    bench.step(len(section.skipped) * bench.effort.rounds)
-    for turn in range(bench.effort.rounds if targets else 0):
-        section.begin_round()
-        for name in rotated(list(targets), turn):
-            bench.tell(f"{section.name}, round {turn + 1}: {name}")
-            if name not in section.errors:
-                section.take(name, once(targets[name], turn), value)
-            bench.step(1)
-    return section
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A measure, its targets, and whether it has rounds."""
-
-    run: Callable[[Bench, Sequence[str]], Section]
-    targets: tuple[str, ...]
-    in_rounds: bool = True
-
-    def steps(self, effort: Effort, targets: Sequence[str]) -> int:
-        """Steps of the progress bar."""
-        return len(targets) * (effort.rounds if self.in_rounds else 1)
 
 
 MEASURES: dict[str, Measure] = {
@@ -269,9 +193,10 @@ MEASURES: dict[str, Measure] = {
     ),
     "latency": Measure(latency, ("tailgate", "vllm-router", "nginx")),
     "chunks": Measure(chunks, ("tailgate", "vllm-router", "nginx", "python-floor")),
-    "requests-unpinned": Measure(requests_unpinned, ("tailgate", "vllm-router")),
-    "chunks-unpinned": Measure(chunks_unpinned, ("tailgate", "vllm-router")),
+    "requests-unpinned": Measure(requests_unpinned, ("tailgate", "tailgate-2", "vllm-router")),
+    "chunks-unpinned": Measure(chunks_unpinned, ("tailgate", "tailgate-2", "vllm-router")),
     "decisions": Measure(decisions, (*FLEETS, "vllm-router")),
-    "memory": Measure(memory, ("tailgate", "vllm-router"), in_rounds=False),
+    "memory": Measure(memory, ("tailgate", "vllm-router"), max_rounds=1),
     "scale": Measure(scale, tuple(OPEN)),
+    **relays.MEASURES,
 }

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from loadtests.bench.closedloop import Closed
 from loadtests.bench.load import Spec
-from loadtests.bench.measures import STREAM_INTERVAL_S
 from loadtests.bench.rig import load, rig
+from loadtests.bench.rounds import STREAM_INTERVAL_S
 from loadtests.bench.section import errors_of, number
 from loadtests.bench.streams import Streams
 from loadtests.bench.targets import PROFILED, Running

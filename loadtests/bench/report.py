@@ -12,7 +12,7 @@ from rich.table import Table
 
 from loadtests.bench.arithmetic import median_ratio
 from loadtests.bench.claims import State, Verdict
-from loadtests.bench.measures import Effort
+from loadtests.bench.rounds import Effort
 from loadtests.bench.section import Section
 from loadtests.peers.install import VLLM_ROUTER
 from loadtests.processes import Cores

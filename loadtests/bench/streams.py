@@ -6,6 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import cast
 
 from loadtests.bench import canned
@@ -15,6 +16,8 @@ from loadtests.processes import tree_usage
 
 MAX_ERRORS = 10
 WARM_CHUNKS = 10
+PROBING = 8
+"""Connections that probes use in turn."""
 SLACK_S = 20.0
 """Seconds by which a stream may end too late before it counts as lost."""
 
@@ -51,6 +54,8 @@ class Hold:
     chunks: int = 2
     seconds: float = 11.0
     opened_per_s: float = 1000.0
+    probes: int = 0
+    """Answers of one token that are asked for meanwhile, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ class HoldResult:
     cpu_s: float
     rss_before: int
     rss_after: int
+    ttft_p50_s: float
+    """Of the probes; 0 without any."""
     errors: list[str]
 
 
@@ -174,7 +181,7 @@ async def run_hold(spec: Hold) -> HoldResult:
             await asyncio.sleep(0.001)
     _, silent = await asyncio.wait([reader.begun for reader in readers], timeout=2 * spec.interval_s + SLACK_S)
     at_start, used = [reader.answer.events for reader in readers], tree_usage(spec.watch).cpu_s
-    await asyncio.sleep(spec.seconds)
+    ttfts_s, probe_errors = await _probe(spec)
     # A late stream is not lost: the machine may be slower than the pace.
     await until(lambda: _fewest(readers, at_start, spec.chunks) >= spec.chunks, SLACK_S, spec.interval_s / 4)
     after = tree_usage(spec.watch)
@@ -182,14 +189,39 @@ async def run_hold(spec: Hold) -> HoldResult:
     fewest = _fewest(readers, at_start, 0)
     errors = [reader.error for reader in readers if reader.error is not None]
     errors += [f"status {reader.answer.status}" for reader in readers if reader.answer.status not in (0, 200)]
-    errors += [f"{len(silent)} streams had no first token"] if silent else []
+    errors += [*probe_errors, *([f"{len(silent)} streams had no first token"] if silent else [])]
     alive = sum(reader.error is None and not reader.answer.done for reader in readers)
     for reader in readers:
         reader.close()
-    return HoldResult(alive, fewest, events, after.cpu_s - used, before, after.rss_bytes, errors[:MAX_ERRORS])
+    ttft_p50_s = median(ttfts_s) if ttfts_s else 0.0
+    used = after.cpu_s - used
+    return HoldResult(alive, fewest, events, used, before, after.rss_bytes, ttft_p50_s, errors[:MAX_ERRORS])
 
 
 def _fewest(readers: list[Reader], at_start: list[int], none: int) -> int:
     """The fewest events that any open stream got since `at_start`; `none` if no stream is open."""
     since = (r.answer.events - start for r, start in zip(readers, at_start, strict=True) if not r.ended.done())
     return min(since, default=none)
+
+
+async def _probe(spec: Hold) -> tuple[list[float], list[str]]:
+    """Let the seconds pass, and return the TTFT (seconds) and errors of all probes in that time."""
+    until_s = time.monotonic() + spec.seconds
+    ttfts_s: list[float] = []
+    errors: list[str] = []
+    readers = [await _connect(spec.port) for _ in range(min(PROBING, spec.probes))]
+    for number in range(spec.probes):
+        reader = readers[number % PROBING]
+        asked_at = time.monotonic()
+        reader.ask(spec.port, 1)
+        await asyncio.wait([reader.begun], timeout=SLACK_S)
+        ttfts_s.append(time.monotonic() - asked_at)
+        await asyncio.wait([reader.ended], timeout=SLACK_S)
+        if reader.error is not None or not reader.answer.done:
+            errors.append(f"probe: {reader.error or 'it did not end'}")
+            break
+        await asyncio.sleep(max(0.0, (until_s - time.monotonic()) / (spec.probes - number)))
+    for reader in readers:
+        reader.close()
+    await asyncio.sleep(max(0.0, until_s - time.monotonic()))
+    return ttfts_s, errors

@@ -47,6 +47,10 @@ def _tailgate(port: int, upstream: Upstream, folder: Path) -> list[str]:
     return [sys.executable, "-m", "gateway", *_serve(port, upstream, folder)]
 
 
+def _tailgate_2(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    return [*_tailgate(port, upstream, folder), "--workers", "2"]
+
+
 def _tailgate_profiled(port: int, upstream: Upstream, folder: Path) -> list[str]:
     launcher = [sys.executable, "-m", "loadtests.bench.profiled", str(folder / "profile")]
     return [*launcher, *_serve(port, upstream, folder)]
@@ -90,6 +94,7 @@ PROFILED = "tailgate-profiled"
 
 TARGETS: dict[str, Command] = {
     "tailgate": _tailgate,
+    "tailgate-2": _tailgate_2,
     "tailgate+journal": _tailgate_journal,
     "vllm-router": _vllm_router,
     "nginx": _nginx,

@@ -325,3 +325,24 @@ async def test_processes_that_make_a_seed_at_the_same_time_have_the_same(tmp_pat
     (seed,) = set(await asyncio.gather(*[made() for _ in range(4)]))
     assert seed.strip().isdigit()
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["hash-seed"]
+
+
+async def test_fields_of_another_version_or_policy_are_named_when_they_are_not_used(
+    tmp_path: Path, emulator: EmulatorFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = await emulator(replicas=2)
+    policy = rules(*fleet.urls)
+    async with kept(tmp_path, policy) as gw:
+        await answered(gw.url, 3)
+    async with kept(tmp_path, policy):
+        assert "nothing here uses" not in caplog.text
+    path = tmp_path / "state.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)[1:]
+    lines.append(line_of("memory", {**orjson.loads(lines[0])["memory"], "moods": 1}))
+    (name, facts), *_ = orjson.loads(lines[1])["replicas"].items()
+    lines.append(line_of("replicas", {name: {**facts, "kv": {**facts["kv"], "colour": 2}}}))
+    path.write_bytes(with_header(b"".join(lines), time.time()))
+    async with kept(tmp_path, policy):
+        assert f"{path}: nothing here uses moods, replicas.*.kv.colour\n" in caplog.text
+    async with kept(tmp_path, policy.replace("main", "other")):
+        assert f"{path}: nothing here uses pools.main, rates.main\n" in caplog.text

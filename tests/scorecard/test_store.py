@@ -14,7 +14,9 @@ import pytest
 from gateway.app import Gateway
 from gateway.core.policy import ANONYMOUS, LimitKind
 from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
+from gateway.core.snapshot import ReplicaState, Trust
 from gateway.driving.leases import key_of
+from gateway.driving.sharing import FACTS_KEY
 from gateway.driving.store import INTERVAL_S, KEY, Store, StoreError, load_from_bytes, load_to_bytes
 from gateway.observe.sources import StoreView
 from loadtests.experiments.real_store import SlowWay, url_of
@@ -24,6 +26,7 @@ from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules
 from .raw import chat
 from .state import queued
+from .test_state_dir import answered
 from .waiting import until
 
 LOAD = GatewayLoad(
@@ -267,3 +270,39 @@ async def test_limit_with_a_key_of_the_wrong_type_is_told_apart_from_a_store_tha
     assert "a limit is not shared" in [each["what"] for each in state["headlines"]]
     await store.tell("DEL", key)
     await until(lambda: not view(gw).limit_error)
+
+
+@needs_store
+async def test_new_gateway_begins_with_what_another_one_has_learned_about_engines_and_nothing_else(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
+) -> None:
+    fleet = await emulator(replicas=2, time_scale=1.0)
+    policy = rules(*fleet.urls, tier="limits: {requests: 1000/day}")
+    one = await gateway(policy, store=store.url)
+    replica = one.controller.states()[0][1]
+    one.driver.drain(replica, True)
+    await asyncio.gather(*[answered(one.url, 12) for _ in range(20)])
+    assert one.controller.forecaster.trust("main") is Trust.TRUSTED
+    while not await store.tell("EXISTS", FACTS_KEY):  # noqa: ASYNC110 - there is no event
+        await asyncio.sleep(0.02)
+    other = await gateway(policy, store=store.url)
+    now = monotonic()
+    assert other.controller.forecaster.trust("main") is Trust.TRUSTED
+    assert other.controller.memory(now)["lengths"] == one.controller.memory(now)["lengths"]
+    assert other.controller.memory(now)["quotas"] != one.controller.memory(now)["quotas"]
+    assert replica in {name for _, name, state, _ in other.controller.states() if state is ReplicaState.UP}
+
+
+@needs_store
+async def test_gateway_names_facts_in_the_store_that_it_cannot_read_and_begins_without(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = await emulator(replicas=1)
+    await store.tell("SET", FACTS_KEY, "x")
+    gw = await gateway(rules(*fleet.urls), store=store.url)
+    assert f"store: {FACTS_KEY} is not a file of tailgate's state; " in caplog.text
+    await store.tell("DEL", FACTS_KEY)
+    await store.tell("HSET", FACTS_KEY, "x", "y")
+    await gateway(rules(*fleet.urls), store=store.url)
+    assert f"store: no answer to GET {FACTS_KEY}: WRONGTYPE" in caplog.text
+    assert gw.controller.forecaster.trust("main") is Trust.COLD

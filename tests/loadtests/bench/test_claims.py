@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loadtests.bench.claims import CLAIMS, Claim, State, all_hold, judge, judge_all
-from loadtests.bench.measures import MEASURES, held_faults, held_kib
+from loadtests.bench.measures import MEASURES, held_kib
+from loadtests.bench.rounds import held_faults
 from loadtests.bench.section import Raw, Section
 
 RATIO = Claim("requests", "tailgate", "nginx", 2.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -32,6 +33,7 @@ async def test_closed_loop_load_counts_answers() -> None:
     assert result.errors == []
     assert result.requests >= 20
     assert result.seconds >= 0.05
+    assert any("python" in command for command, _ in result.processes)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,13 @@ async def test_held_bench_streams_live_and_get_chunks() -> None:
     assert result.events >= 30 * 3
     assert result.rss_before > 0
     assert result.rss_after > 0
+
+
+async def test_bench_probes_of_ttft_are_asked_beside_the_held_streams() -> None:
+    async with cheap_upstream(interval_s=0.01) as port:
+        result = await run_hold(replace(hold(port), probes=20))
+    assert (result.errors, result.alive) == ([], 30)
+    assert 0.0 < result.ttft_p50_s < 1.0
 
 
 async def test_held_bench_stream_that_ends_does_not_count_as_alive() -> None:
