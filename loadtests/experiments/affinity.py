@@ -1,7 +1,7 @@
 """Conversations and prefix caches: hit rate, TTFT and goodput by router, on eight replicas of 8B on an A100.
 
-Names of figures end in the rate of requests/s; without affinity the first promises break at about 18. The oracle is a
-gateway that sees the caches of all engines. `trace` is in Mooncake's format, and does not fit into the caches.
+The names of figures end in the rate of requests/s. Without affinity the first promises break at about 18/s. The oracle
+is a gateway that sees the caches of all engines. `trace` is in Mooncake's format, and does not fit into the caches.
 
 Several gateways do not know of each other. Each request, or each connection, goes to a random gateway. With keys,
 requests name their conversation in `x-session-id`. In `shared` traffic, 60% of the prompts begin with one system prompt
