@@ -24,7 +24,7 @@ Gateways that share conversations request by request, without keys, see a part o
 `first-message`, give .97. The goodput of `conversations` gains little, since answers are most of the work.""",
     "live-overload": "Candidates ran two or three at a time, and other work ran on the machine.",
     "simulated-live": """\
-Each test is played once. By chance, one such miss is expected in most runs (`missed_by_chance`). `--full` plays up to
+By chance, one such miss is expected in most runs (`missed_by_chance`). `--full` plays up to
 twenty, and then all are met.""",
     "routing-staleness": """\
 In conversations (main), the 64 sequences of an engine run out at about .93 of saturation. Above that, each

@@ -128,7 +128,7 @@ def several_gateways(runner: Runner) -> Findings:
         for goods, tiers in zip(*(grid.rows for grid in findings.grids), strict=True)
     ]
     table = grid_as_markdown(Grid("", columns, short))
-    findings.notes.append(f"Weighted goodput and tier 0, to one gateway's:\n\n{table}")
+    findings.notes.append(f"Weighted goodput and attainment of tier 0, divided by those of one gateway:\n\n{table}")
     findings.raw |= {
         f"{cell.seats} seats, {cell.load:g}x, {cell.gateways}, {cell.way.name}": summary(of)
         for cell, of in found.items()

@@ -124,8 +124,8 @@ class Test:
         live, there = self.live, len(self.live.kept)
         if 0 < there < self.needed:
             yield (
-                f"{self.name}: within {self.spread / math.sqrt(there):.1%} with {counted(there, 'run')}; "
-                f"{self.needed} give {KNOWN:.1%}"
+                f"{self.name} is known within {self.spread / math.sqrt(there):.1%} from {counted(there, 'run')}; "
+                f"{self.needed} runs give {KNOWN:.1%}"
             )
         if live.late and there:
             yield f"{self.name}: {live.late} of {live.played} runs are left out, the generator was late in them"
