@@ -4,9 +4,9 @@ In a public benchmark, 3,000 batch requests are sent at once and have 12 minutes
 and a 15 times lower rate in turns of 90 s. All prompts have 512 tokens, all answers 128. There are two replicas.
 
 *Tight* bounds are the benchmark's on `llama3-8b-a100`: TTFT p95 100 ms and p99 200 ms, TPOT p99 40 ms. On other engines
-the bounds grow with the times of a lone request. *Loose* bounds are four times as long. The high rate is 65% of the
-highest at which round robin keeps each percentile alone: the benchmark's 15/s on that engine. The best static cap
-serves tiers in strict order. This cap has the largest share of good requests, in the mean of both tiers.
+the bounds are scaled with the latencies of a lone request. *Loose* bounds are four times as long. The high rate is 65%
+of the highest at which round robin keeps each percentile alone: the benchmark's 15/s on that engine. The best static
+cap serves tiers in strict order. This cap has the largest share of good requests, in the mean of both tiers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Live is a gateway, emulated replicas and clients over HTTP on one machine. The s
 model of an engine, in virtual time. The measured time of HTTP is put between the gateway and the engine.
 
 A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. A live run is one draw
-like a seed. `missed_by_chance` is the share of comparisons of seeds with seeds that miss a p50, p95 or p99.
+like a seed. If seeds are compared with each other, a share `missed_by_chance` of the comparisons misses a p50, p95 or
+p99.
 """
 
 from __future__ import annotations
