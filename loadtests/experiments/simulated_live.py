@@ -164,8 +164,8 @@ def simulated_live(runner: Runner) -> Findings:
     tiers = [pair for test in tests for pair in test.by_tier]
     often = [len(test.live.kept) for test in tests]
     findings.how = (
-        f"Each test is played live {_times(often)}; "
-        f"{len(seeds)} simulated ones of each, with {mean_s * 1e3:.1f} ms of HTTP in the mean, "
+        f"Each test is played live {_times(often)}, and simulated with {len(seeds)} seeds. "
+        f"HTTP takes {mean_s * 1e3:.1f} ms in the mean, "
         f"more than {most_s * 1e3:.1f} ms for one request in twenty."
     )
     for figure in ("p50", "p95"):

@@ -3,7 +3,7 @@
 Two engines serve chat. Loads are multiples of the knee of one tier with round robin. The first 40 s from cold are left
 out.
 
-Two tiers of one priority have weights 4 and 1; 3 of 10 requests have weight 4. They are compared with two tiers of
+Two tiers of one priority have weights 4 and 1; 3 of 10 requests have weight 4. Both are compared with two tiers of
 equal weight. One tier has `fairness: 100%`, which lets admission refuse prompts of any length. This tier is compared
 with the default and with `value: tokens`. Prompts are grouped in powers of two, with at least 100 requests in a group.
 """

@@ -56,12 +56,12 @@ def test_runs_with_a_late_generator_are_repeated() -> None:
 def test_runs_that_are_not_late_are_used_after_three_late_ones() -> None:
     found = compared(2, LATE, (True, 0.5, 2.0), LATE, LATE, LATE)
     assert (found.live.played, len(found.live.kept)) == (5, 1)
-    assert [note.partition(" ")[2][:12] for note in found.notes] == ["within 0.0% ", "4 of 5 runs "]
+    assert [note.partition(" ")[2][:13] for note in found.notes] == ["is known with", "4 of 5 runs a"]
 
 
 def test_a_test_with_fewer_live_runs_than_it_needs_is_named() -> None:
     found = compared(1000, *[(True, 0.5, 2.0)] * simulated_live.FULL_MAX_RUNS)
-    assert "with 20 runs; 1000 give" in next(found.notes)
+    assert "from 20 runs; 1000 runs give" in next(found.notes)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_test_that_cannot_be_played_does_not_stop_the_others(monkeypatch: pytest
     assert found.figures["tests_played"].value == 0.75  # of the four of the overload
     assert "overload 0.9x could not be played: the generator was late in each of 4 runs" in found.notes
     assert found.figures["generator_in_time"].value == pytest.approx(3 / 7), "its runs count, too"
-    assert found.how.startswith("Each test is played live once; ")
-    assert found.how.endswith("with 2.3 ms of HTTP in the mean, more than 4.0 ms for one request in twenty.")
+    assert found.how.startswith("Each test is played live once, ")
+    assert found.how.endswith("HTTP takes 2.3 ms in the mean, more than 4.0 ms for one request in twenty.")
     assert found.figures["p95_most_off"].value == 0.0
     judgement = judged("simulated-live", found, Effort())
     assert judgement["tests_played"]["pass"] is False
