@@ -3,8 +3,8 @@
 Live is a gateway, emulated replicas and clients over HTTP on one machine. The simulation has the same controller and
 model of an engine, in virtual time. The measured time of HTTP is put between the gateway and the engine.
 
-A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. A live run is one draw
-like a seed. If seeds are compared with each other, a share `missed_by_chance` of the comparisons misses a p50, p95 or
+A simulated figure is the mean of the seeds, with the interval that holds nine in ten of them. A live run is like one
+more seed. If seeds are compared with each other, a share `missed_by_chance` of the comparisons misses a p50, p95 or
 p99.
 """
 
@@ -125,8 +125,8 @@ class Test:
         live, there = self.live, len(self.live.kept)
         if 0 < there < self.needed:
             yield (
-                f"{self.name} is known within {self.spread / math.sqrt(there):.1%} from {counted(there, 'run')}; "
-                f"{self.needed} runs give {KNOWN:.1%}"
+                f"{self.name}: ±{self.spread / math.sqrt(there):.1%} from {counted(there, 'run')}, "
+                f"±{KNOWN:.1%} from {self.needed} runs"
             )
         if live.late and there:
             yield f"{self.name}: {live.late} of {live.played} runs are left out, the generator was late in them"
