@@ -1,8 +1,8 @@
 """Coordinated omission: the same server, tested by an open loop and by a closed one.
 
 The server answers in 5 ms at any load, and stalls for one second of every ten. A tenth of all requests is due in a
-stall, so one in a hundred waits more than .9 s, which is the p99. A closed loop of eight clients has only eight
-requests in each stall, so its p99 shows none.
+stall, and waits up to one second. So one in a hundred waits more than .9 s: the p99. A closed loop of eight clients has
+only eight requests in each stall, so its p99 shows none.
 """
 
 from __future__ import annotations

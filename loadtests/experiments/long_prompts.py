@@ -1,7 +1,7 @@
 """CPU of the gateway at 50 requests/s of long prompts, with 100 replicas scraped.
 
 Each request has its own prompt, and an answer of 128 streamed tokens. The emulated replicas are read once a second. A
-peer's public sizing has 32 cores for 100,000-token prompts at this rate.
+peer's public sizing guide plans 32 cores for 100,000-token prompts at this rate.
 """
 
 from __future__ import annotations
