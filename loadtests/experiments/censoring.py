@@ -3,7 +3,7 @@
 The learned p95 decides which times are censored next. Each recorder keeps the same window
 (`gateway.core.redundancy.ttft_quantiles`):
 
-- **censored** (ours): first attempts; a cancelled loser counts as censored at its cancel
+- **censored** (ours): only first attempts count; a loser is censored at its cancel
 - **winners only**: losers are dropped
 - **cancel as end**: a loser counts as if it had ended at its cancel
 - **what the client saw**: the time to the first token of either attempt

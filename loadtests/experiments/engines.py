@@ -59,8 +59,8 @@ def engines(runner: Runner) -> Findings:
     found.sort(key=lambda one: order[one.task])
     findings = Findings(tasks[0].seeds)
     findings.how = (
-        f"{len(tasks[0].seeds)} seeds; {MIN_S:g} to {MAX_S:g} s of arrivals each after the first 40 s: the longer, "
-        "the fewer requests an engine can take."
+        f"{len(tasks[0].seeds)} seeds; {MIN_S:g} to {MAX_S:g} s of arrivals each after the first 40 s, "
+        "longer for slower engines."
     )
     _judge(found, findings)
     unlike = [one for one in found if one.task.cell.second]
