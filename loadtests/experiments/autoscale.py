@@ -2,9 +2,9 @@
 
 The rate of the main workload is a sine: a day in two hours. A scaler with the rules of Kubernetes reads the demand
 every fifteen seconds. Its target, a demand of .9 for each replica, suits this engine. The fleet shrinks after five
-minutes. New replicas serve 90 s later; surplus ones are drained, the youngest first. A replica costs from its start to
-its drain. The optimum has, in each second, the fewest replicas with which 99% are good (`tailgate plan`). "Short" is
-the share of the day below it.
+minutes. New replicas serve 90 s later; surplus ones are drained, the youngest first. A replica is paid for from its
+start to its drain. The optimum has, in each second, the fewest replicas with which 99% are good (`tailgate plan`).
+"Short" is the share of the day below it.
 """
 
 from __future__ import annotations
