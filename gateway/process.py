@@ -19,7 +19,6 @@ import uvloop
 from gateway.app import Gateway
 from gateway.core.policy import Policy
 from gateway.driving.state_dir import StateDirError
-from gateway.driving.store import StoreError
 from gateway.listener import ListenError
 from gateway.notify import notify
 from gateway.observe import build_info
@@ -32,6 +31,7 @@ from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
 from gateway.settings import Settings, strangers
+from gateway.store_client import StoreError
 from gateway.workers.supervisor import CannotBeginError, WorkerSupervisor
 
 log = logging.getLogger("tailgate")

@@ -149,8 +149,8 @@ class Settings(BaseSettings):
     )
     store: SecretStr | None = Field(
         default=None,
-        description="redis://host:port/db, rediss:// or unix://: a Redis or Valkey over which gateways in front of the "
-        "same replicas tell each other their loads, and their usage.",
+        description="redis://host:port/db, rediss://, unix://, or redis+sentinel://host,host/service/db: a Redis or "
+        "Valkey over which gateways in front of the same replicas tell each other their loads, and their usage.",
     )
 
     @model_validator(mode="after")

@@ -14,16 +14,16 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Annotated, Any, Final, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 
 from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
 from gateway.driving.leases import LEASE_S, LeaseCall, Leases
 from gateway.observe.sources import StoreView
+from gateway.store_client import StoreClients, StoreError
 
 log = logging.getLogger("tailgate")
 
@@ -41,11 +41,6 @@ _SHARING_ROUNDS: Final = round(LEASE_S / INTERVAL_S)
 _HEARD_ROUNDS: Final = 3
 """The second value of a gateway is the first that counts. It comes within so many rounds."""
 VERSION: Final = 1
-WRONG_URL: Final = (
-    "--store: write redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path; in a password write %2F for "
-    "/, %23 for # and %40 for @"
-)
-MISSING: Final = "--store needs the extra `fleet`: pip install 'tailgate[fleet]'"
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Amount = Annotated[float, msgspec.Meta(ge=0.0)]
@@ -57,10 +52,6 @@ _Value = tuple[int, int, _Interval, tuple[_Replica, ...], tuple[_Pool, ...], _Ej
 """The value of a field: version of the form, number of the round, interval, and the fields of all loads in their order.
 Dataclasses are not given to msgspec, because compiled ones keep only some annotations.
 """
-
-
-class StoreError(ValueError):
-    """The store cannot be used as configured. The text says why, without a password."""
 
 
 class _Pipeline(Protocol):
@@ -115,33 +106,12 @@ class Store:
 
         Raises StoreError if the extra `fleet` is not installed, or the URL is none.
         """
-        try:
-            from redis import asyncio as client  # imported here, because only `--store` needs it
-            from redis.backoff import NoBackoff
-            from redis.exceptions import NoScriptError, RedisError
-            from redis.retry import Retry
-        except ImportError:
-            raise StoreError(MISSING) from None
+        self._clients = StoreClients(url, TIMEOUT_S)
+        from redis.exceptions import NoScriptError, RedisError  # imported here, because only `--store` needs it
+
         self._errors: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError, StoreError)
         self._no_script: type[Exception] = NoScriptError
-
-        def connect() -> Any:
-            return client.Redis.from_url(
-                url,
-                single_connection_client=True,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=TIMEOUT_S,
-                socket_connect_timeout=TIMEOUT_S,
-            )
-
-        try:
-            given: Mapping[str, Any] = client.connection.parse_url(url)
-        except ValueError:  # its text may have a part of the password
-            raise StoreError(WRONG_URL) from None
-        if not ("path" in given or "db" in given or not urlsplit(url).path.strip("/")):
-            raise StoreError(WRONG_URL)  # redis-py would use database 0
-        self.address = str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")
-        self._connect = connect
+        self.address = self._clients.address
         self._client: Any = None
         self._read, self._told = read, told
         self.name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -169,7 +139,7 @@ class Store:
         """The answer to one command about a key, on a connection of its own; None if it fails or the store is away."""
         if self._is_away:
             return None
-        client = self._connect()
+        client = self._clients.connect()
         try:
             async with asyncio.timeout(RETRY_S):
                 return await client.execute_command(what, key, *more)
@@ -213,7 +183,7 @@ class Store:
     async def _round(self) -> None:
         """Write the own load, and read all others."""
         if self._client is None:
-            self._client = self._connect()
+            self._client = self._clients.connect()
         self._number += 1
         pipeline: _Pipeline = self._client.pipeline(transaction=False)
         pipeline.hset(KEY, self.name, load_to_bytes(self._read(INTERVAL_S), self._number))
@@ -311,3 +281,4 @@ class Store:
         except self._errors as error:
             log.debug("store: the own load stays until it expires: %s", error)
         await self._close()
+        await self._clients.aclose()

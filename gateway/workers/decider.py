@@ -11,7 +11,6 @@ from gateway.app import Gateway
 from gateway.driving.policy_bytes import policy_from_bytes
 from gateway.driving.relay_link import FrameClock
 from gateway.driving.state_dir import StateDirError
-from gateway.driving.store import StoreError
 from gateway.listener import ListenError
 from gateway.observe.journal.parts import JournalError
 from gateway.observe.otlp.trouble import OtlpError
@@ -19,6 +18,7 @@ from gateway.observe.requests.access_log import AccessLogError
 from gateway.observe.usage.database import UsageError
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.load import load
+from gateway.store_client import StoreError
 from gateway.workers.child import Ears, ProcessSetup, run
 from gateway.workers.control import Control, Say
 

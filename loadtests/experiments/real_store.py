@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -21,8 +21,10 @@ START_S = 20.0
 class RealStore:
     """One redis-server. It can be killed, frozen, and started again at the same port."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, arguments: Sequence[str] = ()) -> None:
+        """`arguments`: more of its command line, such as the file of a Sentinel."""
         self.port = port
+        self._arguments = arguments
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -35,7 +37,7 @@ class RealStore:
         assert PROGRAM is not None
         options = ("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
         self._process = await asyncio.create_subprocess_exec(
-            PROGRAM, *options, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+            PROGRAM, *self._arguments, *options, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
         )
         async with asyncio.timeout(START_S):
             while True:
@@ -70,9 +72,9 @@ def url_of(port: int) -> str:
 
 
 @asynccontextmanager
-async def real_store() -> AsyncIterator[RealStore]:
-    """A running store. It is killed at the end."""
-    store = RealStore(free_port())
+async def real_store(*arguments: str) -> AsyncIterator[RealStore]:
+    """A running store with more arguments of the command line. It is killed at the end."""
+    store = RealStore(free_port(), arguments)
     await store.start()
     try:
         yield store

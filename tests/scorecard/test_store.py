@@ -6,6 +6,8 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 from time import monotonic
 
 import httpx
@@ -17,8 +19,11 @@ from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
 from gateway.core.snapshot import ReplicaState, Trust
 from gateway.driving.leases import key_of
 from gateway.driving.sharing import FACTS_KEY
-from gateway.driving.store import INTERVAL_S, KEY, Store, StoreError, load_from_bytes, load_to_bytes
+from gateway.driving.store import KEY, Store, load_from_bytes, load_to_bytes
 from gateway.observe.sources import StoreView
+from gateway.observe.usage.database import UsageDatabase
+from gateway.observe.usage.sharing import UsageSharing
+from gateway.store_client import StoreError
 from loadtests.experiments.real_store import SlowWay, url_of
 from tests.stores import RealStore, needs_store, real_store
 
@@ -50,6 +55,15 @@ def others(gw: Gateway) -> int:
     """Requests of other gateways, as `gw` knows them."""
     snapshot = gw.controller.snapshot(monotonic())
     return sum(replica.others_in_flight for pool in snapshot.pools for replica in pool.replicas)
+
+
+async def says(store: RealStore, text: str, *command: str) -> None:
+    """Wait until the answer to a command has `text`."""
+    async with asyncio.timeout(30):
+        while True:
+            if text in str(await store.tell(*command)):
+                return
+            await asyncio.sleep(0.05)
 
 
 async def pair(gateway: GatewayFactory, policy: str, url: str) -> list[Gateway]:
@@ -203,6 +217,11 @@ def test_a_load_reads_back_as_it_was_written() -> None:
         "redis://:secret/2@127.0.0.1:6379/0",
         "redis://me:secret#2@127.0.0.1:6379/0",
         "redis://127.0.0.1:6379/secret",
+        "redis+sentinel://:secret@127.0.0.1:26379",
+        "redis+sentinel://:secret@127.0.0.1:26379,/service/0",
+        "redis+sentinel://:secret@127.0.0.1:no/service/0",
+        "redis+sentinel://127.0.0.1:26379/service/secret",
+        "http+sentinel://:secret@127.0.0.1:26379/service/0",
     ],
 )
 def test_an_address_that_is_no_store_is_refused_without_the_password(url: str) -> None:
@@ -212,15 +231,49 @@ def test_an_address_that_is_no_store_is_refused_without_the_password(url: str) -
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis://:secret@127.0.0.1:1/0", "127.0.0.1:1"),
+        (
+            "redis+sentinel://me:secret@127.0.0.1:1,127.0.0.1/main/0?sentinel_password=secret",
+            "main by 127.0.0.1:1,127.0.0.1:26379",
+        ),
+    ],
+)
 async def test_a_store_that_never_was_there_does_not_stop_the_gateway(
-    gateway: GatewayFactory, emulator: EmulatorFactory
+    gateway: GatewayFactory, emulator: EmulatorFactory, url: str, address: str
 ) -> None:
     fleet = await emulator(replicas=1)
-    gw = await gateway(rules(*fleet.urls), store="redis://:secret@127.0.0.1:1/0")
+    gw = await gateway(rules(*fleet.urls), store=url)
     await until(lambda: view(gw).failures)
     assert "secret" not in str(view(gw))
-    assert view(gw).address == "127.0.0.1:1"
-    assert INTERVAL_S < 1.0
+    assert view(gw).address == address
+
+
+@needs_store
+async def test_gateways_follow_the_master_that_a_sentinel_names(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, tmp_path: Path
+) -> None:
+    fleet = await emulator(replicas=1)
+    file = tmp_path / "sentinel.conf"
+    watched = f"monitor main 127.0.0.1 {store.port} 1", "down-after-milliseconds main 300", "failover-timeout main 1000"
+    file.write_text("".join(f"sentinel {line}\n" for line in watched))
+    async with AsyncExitStack() as stack:
+        copy = await stack.enter_async_context(real_store("--replicaof", "127.0.0.1", str(store.port)))
+        await says(copy, "'master_link_status': 'up'", "INFO", "replication")
+        sentinel = await stack.enter_async_context(real_store(str(file), "--sentinel"))
+        url = f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel.port}/main/0"  # the first is down
+        both = await pair(gateway, rules(*fleet.urls), url)
+        await says(sentinel, str(copy.port), "SENTINEL", "REPLICAS", "main")
+        await store.kill()
+        await until(lambda: all(view(gw).failures for gw in both))
+        await until(lambda: all(not view(gw).error and view(gw).gateways == 1 for gw in both), timeout_s=60)
+        UsageDatabase(tmp_path / "usage.db").close()
+        sharing = UsageSharing(url, tmp_path / "usage.db")
+        await asyncio.to_thread(sharing.exchange)
+        await sharing.aclose()
+        assert not sharing.error
 
 
 @needs_store

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from gateway.observe.usage.database import UsageDatabase, UsageError
 from gateway.observe.usage.hour_bytes import digest, from_bytes, to_bytes
+from gateway.store_client import StoreClients
 
 log = logging.getLogger("tailgate")
 
@@ -40,10 +41,10 @@ class UsageSharing:
     """Exchanges sums (`exchange`), while `run` runs every few seconds."""
 
     def __init__(self, url: str, path: Path) -> None:
-        """`url`: of the store. `path`: the file of the ledger, which exists."""
+        """`url`: of the store. `path`: the file of the ledger, which exists. Raises StoreError."""
         self.error = ""
         """Why the sums of the others are not the latest; empty if they are."""
-        self._url = url
+        self._clients = StoreClients(url, TIMEOUT_S)
         self._path = path
         self._lock = Lock()
         self._database: UsageDatabase | None = None
@@ -94,7 +95,7 @@ class UsageSharing:
     def _exchange(self) -> None:
         hour = int(time.time() // HOUR_S)
         if self._client is None:
-            self._client = _connected(self._url)
+            self._client = self._clients.connect_blocking()
         if self._database is None:
             self._database = UsageDatabase(self._path)
         index: Mapping[bytes, bytes] = self._client.hgetall(INDEX)
@@ -146,16 +147,6 @@ class UsageSharing:
                 log.warning("store: the usage of gateway %s is ignored: %.200s", name, error)
             return False
         return True
-
-
-def _connected(url: str) -> Any:
-    """A client without tries of its own: the next exchange is the next try."""
-    from redis import Redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=retry)
 
 
 def field_of(hour: int, database: UsageDatabase) -> bytes:
