@@ -28,11 +28,9 @@ from loadtests.commands.verdicts import Judged, Options, told, wrong_input
 from loadtests.terminal.written import check_writable, writing
 from loadtests.verdict.gateway_counts import differs
 from loadtests.verdict.promises import Judgement, Verdict
-from loadtests.verdict.step import Step
+from loadtests.verdict.step import CERTIFY_WRONG, Step
 
 FORMAT, VERSION = "tailgate-certificate", 1
-WRONG = 0.01
-"""Probability that a verdict on any promise is wrong."""
 STATUS = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.UNDECIDED: 4}
 FILE = "certificate.json"
 
@@ -114,7 +112,7 @@ def certify_command(
 async def _certified(judged: Judged, at: float, budget_s: float) -> Step:
     errors = console(stderr=True)
     await judged.prepare(errors)
-    return await judged.at(at, WRONG, budget_s, errors)
+    return await judged.at(at, CERTIFY_WRONG, budget_s, errors)
 
 
 def as_document(found: Step, less: set[str], shares: dict[str, float]) -> dict[str, Any]:

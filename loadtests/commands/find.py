@@ -31,11 +31,9 @@ from loadtests.commands.options import (
 from loadtests.commands.verdicts import Judged, Options, wrong_input
 from loadtests.terminal.written import make_folder, writing
 from loadtests.verdict.search import Found, search
-from loadtests.verdict.step import Step
+from loadtests.verdict.step import FIND_WRONG, Step
 
-FORMAT, VERSION = "tailgate-highest-rate", 1
-WRONG = 0.05
-"""Probability of a wrong verdict on one rate: a search asks several, and the next ones tell."""
+FORMAT, VERSION = "tailgate-highest-rate", 2
 FILE = "find.json"
 
 
@@ -67,7 +65,8 @@ def find_command(
 ) -> None:
     """Find the highest rate at which every percentile of the policy, and the goodput, are kept.
 
-    The rate is doubled until a promise breaks; then rates in between are asked, until both ends are within 4%.
+    The rate is doubled until a promise breaks; then rates in between are asked, and others near the knee that all of
+    them tell, until its interval is within 4%.
 
     `tailgate load find --target http://127.0.0.1:8080 --policy policy.yaml --workload chat`
 
@@ -98,8 +97,8 @@ async def _found(judged: Judged, ends: tuple[float, float], each_s: float, budge
     await judged.prepare(errors)
     until_s = monotonic() + budget_s
 
-    async def ask(rate_per_s: float) -> Step:
-        one = await judged.at(rate_per_s, WRONG, each_s, errors)
+    async def ask(rate_per_s: float, number: int) -> Step:
+        one = await judged.at(rate_per_s, FIND_WRONG, each_s, errors, number)
         if not one.seems_kept:
             await asyncio.sleep(cool_s)  # what was left open is still in the engine
         return one
@@ -111,10 +110,10 @@ def headline(found: Found) -> str:
     """The result in one sentence."""
     if not found.kept_per_s:
         return f"Broken even at {found.broken_per_s:.3g} requests/s: {found.broke}."
-    if math.isinf(found.broken_per_s):
+    if not found.broke:
         return f"Kept up to {found.kept_per_s:.4g} requests/s; nothing higher was asked."
-    ends = f"kept at {found.kept_per_s:.4g}, broken at {found.broken_per_s:.4g}"
-    return f"{found.rate_per_s:.4g} requests/s ({ends}). First to break: {found.broke}."
+    low, high = found.knee.low_per_s, found.knee.high_per_s
+    return f"{found.rate_per_s:.4g} requests/s ({low:.4g} to {high:.4g}). First to break: {found.broke}."
 
 
 def status(found: Found) -> int:
@@ -134,8 +133,8 @@ def as_document(found: Found) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "rate_per_s": found.rate_per_s,
-        "kept_per_s": found.kept_per_s,
-        "broken_per_s": None if math.isinf(found.broken_per_s) else found.broken_per_s,
+        "low_per_s": found.knee.low_per_s,
+        "high_per_s": None if math.isinf(found.knee.high_per_s) else found.knee.high_per_s,
         "first_to_break": found.broke or None,
         "complete": found.is_narrow,
         "steps": [

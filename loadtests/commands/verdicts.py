@@ -28,14 +28,11 @@ from loadtests.replay.traffic import Traffic
 from loadtests.replay.written import Written
 from loadtests.verdict.gateway_counts import beside
 from loadtests.verdict.promises import Judgement, Promise, promises_of
-from loadtests.verdict.step import Rules, Step, step
+from loadtests.verdict.step import Rules, Step, step, stretch_of
 
 SAMPLES = 5
 APART_S = 0.5
 """Requests, and the seconds between them, that tell how long an answer takes while nothing else runs."""
-MIN_STRETCH_S = 1.0
-ANSWERS = 1.5
-"""A stretch is this many of the slowest of these answers long."""
 ENDS = signal.SIGINT, signal.SIGTERM
 
 
@@ -83,7 +80,7 @@ class Judged:
         url = one_target(options.target)
         self._target = Target(url, options.model, keys=keys, length=Length.CAP, extra=fields_of(options.extra))
         self._plan = Plan(seed=options.seed, grace_s=30.0)
-        self._stretch_s = MIN_STRETCH_S
+        self._stretch_s = stretch_of(0.0)
         self.shares: dict[str, float] = {}
         """Goodput by tier in the last step, as the gateway counts it; empty without --admin."""
         self.stop = asyncio.Event()
@@ -128,12 +125,16 @@ class Judged:
             why = (told.message or told.reason or told.outcome.name.lower()) if told is not None else "nothing was sent"
             raise NoContact(f"{self._target.url} answers none of the first requests: {why}")
         slowest_s = max(one.ended_s - one.arrival.at for one in answers)
-        self._stretch_s = max(MIN_STRETCH_S, ANSWERS * slowest_s)
+        self._stretch_s = stretch_of(slowest_s)
 
-    async def at(self, rate_per_s: float, wrong: float, budget_s: float, out: Console) -> Step:
-        """Test one rate until all promises are decided. `wrong`: allowed probability of a wrong verdict."""
+    async def at(self, rate_per_s: float, wrong: float, budget_s: float, out: Console, number: int = 0) -> Step:
+        """Test one rate until all promises are decided. `wrong`: allowed probability of a wrong verdict. Each `number`
+        has other requests.
+        """
         warmup_s = self._stretch_s
-        arrivals: Iterator[Arrival] = self._traffic(rate_per_s, warmup_s + budget_s).arrivals(self.options.seed)
+        arrivals: Iterator[Arrival] = self._traffic(rate_per_s, warmup_s + budget_s).arrivals(
+            self.options.seed + number
+        )
         rules = Rules(wrong, warmup_s + budget_s, warmup_s, self._stretch_s, self.options.max_late_s)
         judged_by = self.policy, self.promises
         steps: list[Step] = []

@@ -61,6 +61,8 @@ class Judgement:
     """The share that was in time; None if too little is known."""
     requests: int
     misses: int
+    stretches: tuple[tuple[int, int], ...] = ()
+    """Requests and misses of each stretch of time."""
 
 
 @dataclass(slots=True)
@@ -142,7 +144,8 @@ class Tally:
         elif found is not None and found.low > at_most:
             verdict = Verdict.FAIL
         kept = None if found is None else Bounds(1.0 - found.share, 1.0 - found.high, 1.0 - found.low)
-        return Judgement(promise, verdict, kept, sum(n for n, _ in pairs), sum(misses for _, misses in pairs))
+        requests, misses = sum(n for n, _ in pairs), sum(misses for _, misses in pairs)
+        return Judgement(promise, verdict, kept, requests, misses, tuple(pairs))
 
     def _closed(self, now_s: float, known: Mapping[int, int]) -> Iterator[int]:
         """The stretches whose requests are over, or `known` to be late, up to the first of which that is not true."""

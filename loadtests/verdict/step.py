@@ -15,6 +15,18 @@ from loadtests.verdict.promises import Judgement, Promise, Tally, Verdict
 MAX_LATE_SHARE = 0.01
 """Share of late requests beyond which a generator measures itself: its p99 is late."""
 
+FIND_WRONG = 0.05
+"""Probability of a wrong verdict on one rate of a search: it asks several, and the next ones tell."""
+CERTIFY_WRONG = 0.01
+MIN_STRETCH_S = 1.0
+ANSWERS = 1.5
+"""A stretch is this many slow answers long."""
+
+
+def stretch_of(slowest_s: float) -> float:
+    """The stretch (seconds) for a target whose slowest answer takes so long while nothing else runs."""
+    return max(MIN_STRETCH_S, ANSWERS * slowest_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

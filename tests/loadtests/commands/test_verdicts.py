@@ -43,7 +43,7 @@ def replica() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second would make each verdict take more than ten."""
-    monkeypatch.setattr(verdicts, "MIN_STRETCH_S", 0.1)
+    monkeypatch.setattr("loadtests.verdict.step.MIN_STRETCH_S", 0.1)
     monkeypatch.setattr(verdicts, "APART_S", 0.05)
 
 
@@ -134,7 +134,7 @@ def test_find_reports_a_target_that_keeps_nothing(replica: str, tmp_path: Path) 
     found = run("find", replica, tmp_path, "1ms", *options)
     assert found.exit_code in (1, 3), found.output
     document = json.loads((tmp_path / "found" / "find.json").read_text())
-    assert document["kept_per_s"] == 0.0
+    assert document["rate_per_s"] == 0.0
     assert document["steps"][0]["verdict"] == "fail"
     assert (tmp_path / "found" / "find.svg").exists()
 
