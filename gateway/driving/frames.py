@@ -262,7 +262,7 @@ def record_row(record: Record) -> Frame:
 
 
 def record_of(row: list[object], request: Request) -> Record:
-    """The record of a row."""
+    """The record of `request` in a row of `record_row`."""
     why, hedged = row[1], row[17]
     return Record(
         request,

@@ -78,7 +78,7 @@ class RelayOwner(ABC):
 
     @abstractmethod
     def ended(self, request: Request) -> None:
-        """A request is over, and with it a part of its tenant's concurrency."""
+        """A request is over, so its tenant has one fewer under way."""
 
     @abstractmethod
     def told(self, link: RelayLink, frame: list[object]) -> None:

@@ -141,7 +141,7 @@ class RequestHandler:
         return dialect_of(path, head.anthropic)
 
     def greet(self, method: bytes, head: RequestHead, raw: bytes) -> None:
-        """Set the CORS header lines. With them, answers and errors say whether a web page may read them."""
+        """Set the CORS header lines, which tell a browser whether a web page may read the answer."""
         self._browsers.greet(head)
         if method == OPTIONS and head.cors:
             head.preflight = preflight_lines(raw)

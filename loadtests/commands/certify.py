@@ -145,7 +145,7 @@ def as_document(found: Step, less: set[str], shares: dict[str, float]) -> dict[s
 
 
 def shares_of(folder: Path) -> dict[str, float]:
-    """By promise: the least share that an earlier certificate is sure of. Raises ValueError."""
+    """By promise: lower bound of the share that an earlier certificate found to be kept. Raises ValueError."""
     try:
         document = orjson.loads((folder / FILE).read_bytes())
         if document["format"] != FORMAT:

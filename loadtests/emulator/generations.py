@@ -169,7 +169,7 @@ class _Generation:
         self._replica.notify()
 
     def _load(self) -> bytes:
-        """vLLM's load report, which answers that are not streamed carry on request."""
+        """vLLM's load report. An answer that is not streamed carries it if its request asks for it."""
         if b"endpoint-load-metrics-format" not in self._exchange.received.head.lower():
             return b""
         metrics = '{"named_metrics": {"num_requests_waiting": %.1f, "kv_cache_usage_perc": %s}}'

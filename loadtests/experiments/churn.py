@@ -61,7 +61,7 @@ class Client:
 
     @property
     def answered_once(self) -> bool:
-        """Check that the client got one answer, or one that broke off, and none after it left."""
+        """Whether the client got at most one answer, whole or broken off; and one at least, unless it left."""
         ended = self.refusals + self.cuts
         if self.commits > 1 or ended > 1 or self.cuts > self.commits:
             return False

@@ -36,7 +36,7 @@ PAIR = ("llama3-8b-a100", "llama3-70b-a100-tp4")
 """Engines on which the other workloads and three tiers are run."""
 WHO = ("auto", "slots", "zero", "round-robin")
 UNLIKE = (("llama3-8b-a100", 2.0), ("llama3-8b-a100", 4.0), ("llama2-7b-h100", "llama2-7b-a40"))
-"""The engine of one replica, and either the engine of the other replica or the factor by which that is slower."""
+"""The engine of one replica, and either the engine of the other replica or the factor by which it is slower."""
 UNLIKE_LOADS = (0.9, 1.5)
 UNLIKE_WHO = ("auto", "zero", "round-robin", "least-requests")
 ANSWERS = 1000

@@ -1,7 +1,7 @@
 """Costs and prompt lengths disturbed by 60%: goodput beside that of a gateway that knows them.
 
 A log-normal factor (mean 1, sigma .6) multiplies the cost of each request in a step. Another factor multiplies the
-gateway's estimate of its prompt. Engines, tiers and arrivals are as in [engines](engines.md).
+gateway's estimate of its prompt tokens. Engines, tiers and arrivals are as in [engines](engines.md).
 """
 
 from __future__ import annotations

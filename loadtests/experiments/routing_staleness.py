@@ -1,4 +1,4 @@
-"""Which router, and how much a stale view of the load costs: p99 TTFT at high load.
+"""The p99 TTFT of each router at high load, and what a stale view of the load adds to it.
 
 Eight replicas have Poisson arrivals, no admission and no slots, so the router alone decides. Load is a share of
 saturation, the rate at which these engines finish requests when far more arrive. `snapshot` routers read the counts of

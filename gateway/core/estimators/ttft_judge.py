@@ -130,7 +130,7 @@ class TtftJudge(Remembering):
         self._expected = self._expected - p if self._admitted else 0.0
 
     def judged(self, p: float, late: bool, now: float, had_costs: bool = True) -> None:
-        """Count the answer of an admitted request that was late with probability `p` when it was admitted.
+        """Count the answer of an admitted request. `p`: P(it is late), as forecast at its admission.
 
         `had_costs`: whether costs were known at admission. Without them the answer says nothing about later forecasts.
         """

@@ -15,7 +15,7 @@ from gateway.proxy.turns import SHORT_BYTES
 from gateway.wire.errors.replies import OPENAI, Problem
 from gateway.wire.http.headers import Beginning, RequestHead, asks_websocket, read_head, without_upgrade
 from gateway.wire.http.lines import Names, number
-from gateway.wire.malformed import malformed
+from gateway.wire.malformed_heads import malformed
 from gateway.wire.target import POSTS, read_target
 
 # Limit on the bytes on the wire for each byte of a body. A chunk of one byte takes six.
