@@ -120,7 +120,7 @@ class ReplicaWatch:
         try:
             while True:
                 await self._read(Reading.HEALTH, self._check_health, fetcher)
-                await self._sleep(health.interval_s)
+                await self._sleep(health.interval_s * self._tools.stretch())
         finally:
             await fetcher.aclose()
 
@@ -219,7 +219,8 @@ class ReplicaWatch:
         try:
             while True:
                 await self._read(Reading.METRICS, self._scrape, fetcher)
-                await self._sleep(self._readings.interval_s(Reading.METRICS, health.scrape_interval_s))
+                interval_s = health.scrape_interval_s * self._tools.stretch()
+                await self._sleep(self._readings.interval_s(Reading.METRICS, interval_s))
         finally:
             await fetcher.aclose()
 

@@ -95,6 +95,8 @@ class Tools:
     on_bug: Callable[[Exception], None]
     unfit: Callable[[], Collection[str]]
     """Names of the replicas that get no requests."""
+    stretch: Callable[[], float]
+    """How many times as long as written an interval is (>= 1), because the fleet is large."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,16 @@ from gateway.core.request import Random
 from gateway.core.sample import Sample
 from gateway.core.serving import open_catch_all
 from gateway.fleet.board import ModelBoard
+from gateway.fleet.metrics_text import scrapes
 from gateway.fleet.replica import ReplicaWatch
 from gateway.fleet.target import ReplicaReport, Target, Tools
 
 # Seconds between the starts of two watches, so that a start or a reload causes no burst.
 _STAGGER_S = 0.01
+READS_PER_S = 500.0
+"""Most health checks and scrapes per second, of all replicas together: a quarter of a core. A larger fleet is read less
+often.
+"""
 
 
 @dataclass(slots=True)
@@ -52,8 +57,9 @@ class FleetWatcher:
         `on_bug`: called with an exception that a reading raised. The reading counts as failed, and its loop goes on.
         `unfit`: returns the names of the replicas that get no requests. They are probed.
         """
-        self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s, on_bug, unfit)
+        self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s, on_bug, unfit, self._stretch)
         self._running: dict[str, _Running] = {}
+        self._stretched = 1.0
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
 
@@ -76,7 +82,12 @@ class FleetWatcher:
             if name not in self._running:
                 is_cold = self._group is not None and urls.get(name) != target.url
                 self._running[name] = _Running(ReplicaWatch(target, self._tools, is_cold=is_cold))
+        wanted_per_s = sum(map(_reads_per_s, targets.values()))
+        self._stretched = max(1.0, wanted_per_s / READS_PER_S)
         self._start()
+
+    def _stretch(self) -> float:
+        return self._stretched
 
     async def run(self) -> None:
         """Watch until `aclose`. An exception from this method is a bug, in this package or in `on_sample`."""
@@ -135,6 +146,12 @@ class FleetWatcher:
             # Starts are spread over the interval: connecting to a thousand replicas in one turn would block the loop.
             delay_s = place * min(_STAGGER_S, running.watch.target.health.interval_s / len(waiting))
             running.task = self._group.create_task(running.watch.run(delay_s), name=running.watch.target.name)
+
+
+def _reads_per_s(target: Target) -> float:
+    """Health checks and scrapes per second, as written."""
+    health = target.health
+    return 1.0 / health.interval_s + (1.0 / health.scrape_interval_s if scrapes(target.engine) else 0.0)
 
 
 def _targets(policy: Policy) -> list[Target]:
