@@ -7,6 +7,7 @@ client = await connect(gw.url)
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -67,3 +68,30 @@ async def connect(gateway: GatewayFactory) -> AsyncIterator[Connect]:
     yield open_one
     for client in clients:
         await client.close()
+
+
+@pytest.fixture
+async def unanswering() -> AsyncIterator[str]:
+    """The URL of a listener whose queue of new connections is full: connecting to it takes for ever."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers: list[socket.socket] = []
+        try:
+            while True:
+                filler = socket.socket()
+                filler.setblocking(False)
+                fillers.append(filler)
+                try:
+                    # A connection over loopback succeeds at once, or never.
+                    async with asyncio.timeout(0.2):
+                        await loop.sock_connect(filler, listener.getsockname())
+                except TimeoutError:
+                    break
+                except OSError:
+                    pytest.skip("this system refuses connections where others let them wait")
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            for filler in fillers:
+                filler.close()

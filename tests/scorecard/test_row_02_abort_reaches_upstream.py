@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -163,33 +162,6 @@ async def test_abort_in_the_queue_leaves_the_queue(
     assert [b"occupant" in call.body for call in capture.calls] == [True, False]
     occupant.fin()
     await until(lambda: not held(gw), LIMIT_S, seen=lambda: held(gw))
-
-
-@pytest.fixture
-async def unanswering() -> AsyncIterator[str]:
-    """The URL of a listener whose queue of new connections is full: connecting to it takes for ever."""
-    loop = asyncio.get_running_loop()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        fillers: list[socket.socket] = []
-        try:
-            while True:
-                filler = socket.socket()
-                filler.setblocking(False)
-                fillers.append(filler)
-                try:
-                    # A connection over loopback succeeds at once, or never.
-                    async with asyncio.timeout(0.2):
-                        await loop.sock_connect(filler, listener.getsockname())
-                except TimeoutError:
-                    break
-                except OSError:
-                    pytest.skip("this system refuses connections where others let them wait")
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            for filler in fillers:
-                filler.close()
 
 
 @both
