@@ -126,6 +126,7 @@ class RequestState(QueuedRequest):
         "shares",
         "tokens_exact",
         "took_room",
+        "took_turn",
         "tried",
         "visible",
         "waited",
@@ -182,8 +183,8 @@ class RequestState(QueuedRequest):
         """The pool that keeps the request until it has a replica; None if it is not on hold."""
         self.waiting = self.waited = False
         """Whether the request is queued now, and whether it ever was."""
-        self.took_room = False
-        """Whether the queue of its pool sent it. A request on hold, or one that fell back, waited without that."""
+        self.took_room = self.took_turn = False
+        """Whether the drain rate counted it, and whether the queue of its pool sent it: one that fell back only waited."""
         self.committed: Attempt | None = None
         self.dispatched_at: float | None = None
         self.first_at: float | None = None

@@ -112,6 +112,25 @@ def test_queued_request_whose_turn_comes_too_late_goes_to_the_fallback() -> None
     assert ("judged", 2, True) in oracle.labels
 
 
+def test_request_that_fell_back_past_a_queue_takes_back_no_turn_of_that_queue() -> None:
+    story, oracle = told(rules())
+    story.arrives("a").arrives("b").at(0.6).whatever()
+    pool = next(each for each in story.controller.state.fleet if each.spec.name == "small")
+    state = story.controller.state.requests[2]
+    turns = pool.queue.of_tier(state.request.tier).turns
+    turns.began(0.0)
+    for _ in range(10):
+        turns.sent(story.now)
+    oracle.breach["large"] = 0.9
+    story.finishes("a").expect(commit(of="a"), ended(Outcome.OK, of="a"), dispatch("s1", of="b", model="small"))
+    assert (state.waited, state.took_turn) == (True, False)
+    state.took_room = True  # as if another tier had waited for the small model
+    before = turns.per_s(5.0)
+    story.finishes("b", AttemptOutcome.REJECTED, status=400).whatever()
+    assert before is not None
+    assert turns.per_s(5.0) == before
+
+
 def test_request_displaced_from_the_queue_goes_to_the_fallback() -> None:
     made = policy(
         pool("large", "r1", queue_limit=1),

@@ -197,7 +197,7 @@ class Lifecycle:
         pool.queue.served(tier, -state.booked_tokens)
         if state.took_room:
             pool.drain.take_back(sent_at)
-        if state.took_room and state.waited:
+        if state.took_turn:
             pool.queue.of_tier(tier).turns.take_back(sent_at)
         if state.outcome is Outcome.INVALID:
             came_at = state.request.body_at

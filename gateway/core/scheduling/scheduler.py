@@ -301,7 +301,7 @@ class Scheduler:
         if not hopeless:
             replica.pool.drain.opened(True, now)
             replica.pool.queue.of_tier(state.request.tier).turns.sent(now)
-            state.took_room = True
+            state.took_room = state.took_turn = True
             self._life.unqueue(state)
             self.dispatch(state, replica)
         elif not self.fall_back(state):
