@@ -184,7 +184,7 @@ class RequestState(QueuedRequest):
         self.waiting = self.waited = False
         """Whether the request is queued now, and whether it ever was."""
         self.took_room = self.took_turn = False
-        """Whether the drain rate counted it, and whether the queue of its pool sent it: one that fell back only waited."""
+        """Whether the drain rate counted it, and whether its pool's queue sent it. One that fell back only waited."""
         self.committed: Attempt | None = None
         self.dispatched_at: float | None = None
         self.first_at: float | None = None

@@ -13,7 +13,14 @@ from gateway.core.sample import GatewayLoad, LimitLease
 from gateway.core.snapshot import Trust
 from gateway.driving.leases import Leases
 from gateway.driving.local_driver import LocalDriver
-from gateway.driving.state_bytes import UnreadableStateError, batched, line_of, state_from_bytes, with_header
+from gateway.driving.state_bytes import (
+    UnreadableStateError,
+    batched,
+    line_of,
+    lines_in_turns,
+    state_from_bytes,
+    with_header,
+)
 from gateway.driving.store import Store
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.metrics.tenant_demand import TenantDemand
@@ -76,9 +83,9 @@ class LearnedFacts:
     async def _data(self) -> bytes:
         controller = self._driver.controller
         lines = [line_of("memory", _only(OF_POOLS, controller.memory(self._driver.clock())))]
-        for names in batched(name for _, name, _, _ in controller.states()):
-            await asyncio.sleep(0)  # requests are served in between
-            lines.append(line_of("replicas", {name: _only(OF_REPLICAS, controller.memory_of(name)) for name in names}))
+        batches = batched(name for _, name, _, _ in controller.states())
+        replicas = ({name: _only(OF_REPLICAS, controller.memory_of(name)) for name in names} for names in batches)
+        lines += await lines_in_turns("replicas", replicas)
         return with_header(b"".join(lines), self._unix_s())
 
 

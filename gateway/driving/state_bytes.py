@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,15 @@ def _read(parts: Iterable[object], written_unix_s: float) -> SavedState:
             case {"responses": list(rows)}:
                 responses += rows
     return SavedState({**memory, "replicas": replicas, "absent": absent}, tuple(responses), written_unix_s)
+
+
+async def lines_in_turns(kind: str, values: Iterable[object]) -> list[bytes]:
+    """A line for each of these values, which may be made as they are read. Requests are served in between."""
+    lines = []
+    for value in values:
+        lines.append(line_of(kind, value))
+        await asyncio.sleep(0)
+    return lines
 
 
 def batched(items: Iterable[T]) -> Iterator[list[T]]:

@@ -24,6 +24,7 @@ from gateway.driving.state_bytes import (
     UnreadableStateError,
     batched,
     line_of,
+    lines_in_turns,
     state_from_bytes,
     with_header,
 )
@@ -179,15 +180,11 @@ class StateKeeper:
         now = self._driver.clock()
         controller = self._driver.controller
         lines = [line_of("memory", {**controller.memory(now), "key": KEY})]
-        for names in batched(name for _, name, _, _ in controller.states()):
-            await asyncio.sleep(0)  # requests are served in between
-            lines.append(line_of("replicas", {name: controller.memory_of(name) for name in names}))
-        for absent in batched(self.absent.facts().items()):
-            await asyncio.sleep(0)
-            lines.append(line_of("absent", dict(absent)))
-        for rows in batched(self._responses.memory(now)):
-            await asyncio.sleep(0)
-            lines.append(line_of("responses", rows))
+        batches = batched(name for _, name, _, _ in controller.states())
+        replicas = ({name: controller.memory_of(name) for name in names} for names in batches)
+        lines += await lines_in_turns("replicas", replicas)
+        lines += await lines_in_turns("absent", map(dict, batched(self.absent.facts().items())))
+        lines += await lines_in_turns("responses", batched(self._responses.memory(now)))
         return b"".join(lines)
 
 

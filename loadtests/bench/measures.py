@@ -13,12 +13,21 @@ from loadtests.bench.decisions import Decisions
 from loadtests.bench.openloop import Open
 from loadtests.bench.outside import Outside
 from loadtests.bench.rig import load, rig
-from loadtests.bench.rounds import STREAM_INTERVAL_S, UNPINNED, Bench, Measure, cpu_us, held_faults, in_rounds
+from loadtests.bench.rounds import (
+    DUE,
+    STREAM_INTERVAL_S,
+    UNPINNED,
+    Bench,
+    Measure,
+    cpu_us,
+    held_faults,
+    in_rounds,
+    open_files,
+)
 from loadtests.bench.section import Raw, Section, errors_of, number
 from loadtests.bench.streams import Hold, Streams
 from loadtests.bench.targets import Running
 from loadtests.peers.install import Skipped, wrk
-from loadtests.processes import raise_file_limit
 
 FLEETS = {
     f"decisions-{replicas}{'-warm' if warm else ''}": Decisions(replicas, warm=warm)
@@ -27,8 +36,6 @@ FLEETS = {
 }
 OPEN = {"few": 0.04, "many": 1.0, "most": 4.0}
 """Streams open at a time, as a multiple of `Effort.held_streams`."""
-DUE = 2
-"""Chunks that each open stream must get while it is watched."""
 EVENTS_PER_INTERVAL = 2.5
 """Events of all streams per `held_interval_s`, as a multiple of `Effort.held_streams`."""
 
@@ -160,11 +167,9 @@ class Held:
 def _hold(bench: Bench, section: Section, name: str, target_name: str, held: Held) -> None:
     """Measure a target with held streams, and keep the value as `name`."""
     streams, interval_s = held.streams, held.interval_s
-    # Two descriptors per stream in the proxy, and some to spare.
-    wanted = 2 * streams + 1000
-    allowed = raise_file_limit(wanted)
-    if allowed < wanted:
-        section.skipped[name] = f"{streams} streams take {wanted} open files, but only {allowed} are allowed"
+    allowed, too_few = open_files(streams)
+    if too_few:
+        section.skipped[name] = too_few
         bench.step(1)
         return
     # Each gets a fresh process: memory left by an earlier load would hide the growth.

@@ -10,11 +10,20 @@ from loadtests.bench.awake import cores_awake
 from loadtests.bench.closedloop import Closed
 from loadtests.bench.openloop import Open
 from loadtests.bench.rig import Rig, load, rig
-from loadtests.bench.rounds import STREAM_INTERVAL_S, UNPINNED, Bench, Measure, cpu_us, held_faults, in_rounds
+from loadtests.bench.rounds import (
+    DUE,
+    STREAM_INTERVAL_S,
+    UNPINNED,
+    Bench,
+    Measure,
+    cpu_us,
+    held_faults,
+    in_rounds,
+    open_files,
+)
 from loadtests.bench.section import Raw, Section, errors_of, number
 from loadtests.bench.streams import Hold
 from loadtests.bench.targets import Running
-from loadtests.processes import raise_file_limit
 
 ONE, TWO = "tailgate", "tailgate-2"
 """The gateway in one process, and with two relays."""
@@ -25,8 +34,6 @@ OPEN = {f"{target}:{count}": (target, count) for target in (ONE, TWO) for count 
 """Target and open streams."""
 OPEN_INTERVAL_S = 2.0
 """Seconds between two chunks of each of these streams."""
-DUE = 2
-"""Chunks that each of them must get while it is watched."""
 
 
 def chunks_open(bench: Bench, targets: Sequence[str]) -> Section:
@@ -94,15 +101,13 @@ def hop(bench: Bench, targets: Sequence[str]) -> Section:
 def ttft(bench: Bench, targets: Sequence[str]) -> Section:
     """TTFT of short answers while many streams are open, each with a chunk every two seconds."""
     section = Section("ttft", f"ms TTFT p50, while as many streams are open, a chunk every {OPEN_INTERVAL_S:g} s")
-    # Two descriptors per stream in the gateway, and some to spare.
-    files = raise_file_limit(1000 + 2 * max(count for _, count in OPEN.values()))
     chosen = {}
     for name in targets:
-        target, count = OPEN[name]
-        if 1000 + 2 * count > files:
-            section.skipped[name] = f"{count} streams take {1000 + 2 * count} open files, but only {files} are allowed"
+        _, too_few = open_files(OPEN[name][1])
+        if too_few:
+            section.skipped[name] = too_few
         else:
-            chosen[name] = target, count
+            chosen[name] = OPEN[name]
 
     def once(of: tuple[str, int], _: int) -> Raw:
         target = built.targets[of[0]]

@@ -8,10 +8,12 @@ from typing import TypeVar
 
 from loadtests.bench.arithmetic import rotated
 from loadtests.bench.section import Raw, Section, number
-from loadtests.processes import Cores
+from loadtests.processes import Cores, raise_file_limit
 
 STREAM_INTERVAL_S = 0.02
 UNPINNED = Cores(None, None)
+DUE = 2
+"""Chunks that each open stream must get while it is watched."""
 Target = TypeVar("Target")
 
 
@@ -80,6 +82,14 @@ def in_rounds(
 def cpu_us(count: str) -> Callable[[Raw], float]:
     """CPU microseconds per unit, counted by a load under `count`."""
     return lambda raw: 1e6 * number(raw, "cpu_s") / number(raw, count)
+
+
+def open_files(streams: int) -> tuple[int, str]:
+    """Open files that processes may have from now on, and why these are too few for so many streams; empty if not."""
+    wanted = 2 * streams + 1000  # two descriptors per stream in the proxy, and some to spare
+    allowed = raise_file_limit(wanted)
+    too_few = f"{streams} streams take {wanted} open files, but only {allowed} are allowed"
+    return allowed, too_few if allowed < wanted else ""
 
 
 def held_faults(raw: Raw, streams: int, events: int) -> list[str]:

@@ -13,9 +13,7 @@ from rich.table import Table
 from gateway.cli.output import console, print_json
 from gateway.cli.running.drain import ADMIN, Admin
 from gateway.cli.running.live import Unanswered, ask_admin
-from gateway.observe.requests.story import spoken, story
-
-NAMES = {"ttft": "TTFT", "e2e": "e2e"}
+from gateway.observe.requests.story import NAMES, spoken, story
 
 
 def why_command(
@@ -69,7 +67,7 @@ def _print_stages(found: Mapping[str, Any], out: Console) -> None:
         table.add_column(head, justify="right")
     for row in found["stages"]:
         shares = [f"{share:.0%}" for share in row["stages"].values()]
-        slowest = f"{NAMES[row['latency']]} {row['percentile']}, from {spoken(row['from_s'])}"
+        slowest = f"{dict(NAMES)[row['latency']]} {row['percentile']}, from {spoken(row['from_s'])}"
         table.add_row(row["tier"], slowest, f"{row['requests']:,}", *shares)
     out.print(table)
     out.print(f"of the streamed requests since {found['since']}")
