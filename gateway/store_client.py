@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 WRONG_URL: Final = (
     "--store: write redis://user:password@host:6379/0, rediss:// for TLS, unix:///path, or "
@@ -13,6 +14,9 @@ WRONG_URL: Final = (
 MISSING: Final = "--store needs the extra `fleet`: pip install 'tailgate[fleet]'"
 SENTINEL: Final = "+sentinel"
 SENTINEL_PORT: Final = 26379
+FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+OPTIONS: Final = ("db", *FILES, "ssl_check_hostname", "client_name", "sentinel_username", "sentinel_password")
+"""Allowed in the query of the URL. For others, redis-py would raise only once it connects."""
 
 
 class StoreError(ValueError):
@@ -53,6 +57,7 @@ class StoreClients:
             raise StoreError(WRONG_URL) from None
         if not ("path" in self._options or "db" in self._options or not urlsplit(plain).path.strip("/")):
             raise StoreError(WRONG_URL)  # redis-py would use database 0
+        _check_options(urlsplit(plain))
         self._url = plain
         self._of_sentinels = {
             name: self._options.pop(f"sentinel_{name}")
@@ -122,3 +127,16 @@ class StoreClients:
         return kind(
             self._sentinels, sentinel_kwargs={**waits, **tls, **self._of_sentinels}, **{**options, **self._waits()}
         )
+
+
+def _check_options(url: SplitResult) -> None:
+    """Raises StoreError if the query of the URL has an option that cannot be used."""
+    if "@" in url.query:
+        raise StoreError(WRONG_URL)  # it may be the end of a password
+    for name, value in parse_qsl(url.query):
+        if name not in OPTIONS:
+            raise StoreError(f"--store: its URL has an unknown option {name}: write one of {', '.join(OPTIONS)}")
+        if name.startswith("ssl_") and url.scheme != "rediss":
+            raise StoreError(f"--store: {name} is for TLS: write rediss://")
+        if name in FILES and not Path(value).exists():
+            raise StoreError(f"--store: {name}: there is no file {value}")

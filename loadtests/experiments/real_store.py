@@ -1,4 +1,4 @@
-"""A real redis-server on a free port, without files, and a slow way to it."""
+"""A real redis-server on a free port, and a slow way to it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from redis.asyncio import Redis
@@ -21,9 +22,10 @@ START_S = 20.0
 class RealStore:
     """One redis-server. It can be killed, frozen, and started again at the same port."""
 
-    def __init__(self, port: int, arguments: Sequence[str] = ()) -> None:
-        """`arguments`: more of its command line, such as the file of a Sentinel."""
+    def __init__(self, port: int, folder: str, arguments: Sequence[str] = ()) -> None:
+        """`folder`: for its files. `arguments`: more of its command line, such as the file of a Sentinel."""
         self.port = port
+        self._folder = folder
         self._arguments = arguments
         self._process: asyncio.subprocess.Process | None = None
 
@@ -37,7 +39,12 @@ class RealStore:
         assert PROGRAM is not None
         options = ("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
         self._process = await asyncio.create_subprocess_exec(
-            PROGRAM, *self._arguments, *options, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+            PROGRAM,
+            *self._arguments,
+            *options,
+            cwd=self._folder,  # a copy of another store is written there
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
         )
         async with asyncio.timeout(START_S):
             while True:
@@ -74,12 +81,13 @@ def url_of(port: int) -> str:
 @asynccontextmanager
 async def real_store(*arguments: str) -> AsyncIterator[RealStore]:
     """A running store with more arguments of the command line. It is killed at the end."""
-    store = RealStore(free_port(), arguments)
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.kill()
+    with TemporaryDirectory() as folder:
+        store = RealStore(free_port(), folder, arguments)
+        await store.start()
+        try:
+            yield store
+        finally:
+            await store.kill()
 
 
 class SlowWay:
