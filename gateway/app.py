@@ -101,6 +101,7 @@ class Gateway:
         self.fleet = FleetWatcher(
             self.driver.observe, self.board, clock=clock, random=random.Random(), on_bug=bug, unfit=out_of_service
         )
+        self.metrics.engine_share = self.fleet.times.queue_share
         api = self.api = ApiSide(
             settings, policy, self.driver, self.metrics, self.metrics.copied, self.board, self.fleet, out_of_service
         )

@@ -8,6 +8,7 @@ follows:
     preemptions,
     generated tokens,
     cached tokens       the sum over the engines (data-parallel ranks) behind one address
+    times of requests   the sum over the engines, and over all requests since they started
     KV use              the largest: requests are preempted in the engine that is fullest
 
 If ranks are replicas of their own, only series of the same rank are combined.
@@ -19,9 +20,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.pool_spec import EngineKind
 from gateway.core.sample import Sample
+from gateway.fleet.engine_times import EngineTotals
 from gateway.fleet.fault import Failed, ReadFault
 from gateway.wire.numbers import MAX_COUNT, count, finite
 
@@ -42,11 +45,20 @@ class _Names:
     """Tokens generated, counted at each step. A count that moves only when a request ends says nothing in between."""
     adapters: str | None = None
     """LoRA adapters with requests. The engine writes them into labels. The latest of several series counts."""
+    queue_s: str | None = None
+    """Histogram of the seconds that requests wait in the engine's queue."""
+    prefill_s: str | None = None
+    """Histogram of the seconds from there to the first token."""
 
     def __iter__(self) -> Iterator[str]:
         """All metric names."""
         optional = (self.preemptions, self.cache_queries, self.cache_hits, self.generated, self.adapters)
-        return iter((self.waiting, self.running, *self.kv, *(name for name in optional if name is not None)))
+        histograms = (f"{name}{part}" for name in (self.queue_s, self.prefill_s) if name for part in _PARTS)
+        return iter((self.waiting, self.running, *self.kv, *(name for name in optional if name), *histograms))
+
+
+_PARTS: Final = ("_sum", "_count")
+"""Series of a histogram that are read."""
 
 
 _NAMES: dict[EngineKind, _Names] = {
@@ -60,6 +72,8 @@ _NAMES: dict[EngineKind, _Names] = {
         "vllm:prefix_cache_hits_total",
         "vllm:generation_tokens_total",
         "vllm:lora_requests_info",
+        "vllm:request_queue_time_seconds",
+        "vllm:request_prefill_time_seconds",
     ),
     # SGLang's cache_hit_rate is not used, because it is only the rate of the last batch. Its generation_tokens_total
     # moves only when a request ends.
@@ -69,6 +83,8 @@ _NAMES: dict[EngineKind, _Names] = {
         ("sglang:token_usage",),
         cache_queries="sglang:prompt_tokens_total",
         cache_hits="sglang:cached_tokens_total",
+        queue_s="sglang:queue_time_seconds",
+        prefill_s="sglang:per_stage_req_latency_seconds",
     ),
     EngineKind.TGI: _Names("tgi_queue_size", "tgi_batch_current_size"),
 }
@@ -99,17 +115,16 @@ def scrapes(engine: EngineKind) -> bool:
     return engine in _NAMES
 
 
-def read_page(engine: EngineKind, body: bytes, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
-    """`read_samples` for a page in bytes."""
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return Failed(ReadFault.GARBAGE, "the page is not UTF-8")
-    return read_samples(engine, text, by_rank=by_rank)
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """One page, or the part of one rank. `times`: None if the engine has no such histograms."""
+
+    sample: Sample
+    times: EngineTotals | None = None
 
 
-def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tuple[Sample, ...] | Failed:
-    """The load that a page of `engine` reports: one sample, or one for each rank in the order of ranks.
+def read_page(engine: EngineKind, body: bytes, *, by_rank: bool = False) -> tuple[Scraped, ...] | Failed:
+    """The load that a page of `engine` reports: one element, or one for each rank in the order of ranks.
 
     A value that is absent or NaN is None.
 
@@ -119,21 +134,24 @@ def read_samples(engine: EngineKind, text: str, *, by_rank: bool = False) -> tup
     """
     names = _NAMES.get(engine)
     if names is None:
-        return (Sample(),)
+        return (Scraped(Sample()),)
     try:
+        text = body.decode()
         page = {name: _lines(engine, text, name) for name in names}
         if not any(page[name] for name in (names.waiting, names.running, *names.kv)):
             return Failed(ReadFault.EMPTY, f"no metric of {engine} on the page, such as {names.running}")
         limit, active = (None, None) if names.adapters is None else _adapters(page[names.adapters])
         if not by_rank:
-            return (_sample(names, page, limit, active),)
+            return (Scraped(_sample(names, page, limit, active), _times(names, page)),)
         # With vLLM's hybrid load balancer, a node numbers its ranks in labels from --data-parallel-start-rank on, but
         # in the request header from 0. Adapters have no rank label. Their limit applies to each rank. It is unknown
         # which rank has an adapter loaded.
         ranks = _by_rank(names, page)
         if not ranks:
             return Failed(ReadFault.EMPTY, f"no series of {names.running} has the label engine: the ranks are unknown")
-        return tuple(_sample(names, own, limit, None) for own in ranks)
+        return tuple(Scraped(_sample(names, own, limit, None), _times(names, own)) for own in ranks)
+    except UnicodeDecodeError:
+        return Failed(ReadFault.GARBAGE, "the page is not UTF-8")
     except _Garbage as garbage:
         return Failed(ReadFault.GARBAGE, str(garbage))
 
@@ -164,6 +182,23 @@ def _sample(
         cache_hits=_total(page, names.cache_hits),
         generated_tokens=_total(page, names.generated),
     )
+
+
+def _times(names: _Names, page: Mapping[str, Lines]) -> EngineTotals | None:
+    """The times of requests, if the engine tells them. SGLang tells those of all its stages in one histogram."""
+    if names.queue_s is None or names.prefill_s is None:
+        return None
+    lines = [page[f"{name}{part}"] for name in (names.queue_s, names.prefill_s) for part in _PARTS]
+    of_stages = [[value for labels, value in each if _is_first_token(labels)] for each in lines]
+    if not all(of_stages):
+        return None
+    queue_s, queued, prefill_s, prefilled = map(sum, of_stages)
+    return EngineTotals(queue_s, queued, prefill_s, prefilled)
+
+
+def _is_first_token(labels: str) -> bool:
+    """Whether a series is about the time before the first token: it has no stage, or that of the prompt."""
+    return "stage=" not in labels or 'stage="prefill_forward"' in labels
 
 
 def _by_rank(names: _Names, page: Mapping[str, Lines]) -> list[dict[str, Lines]]:

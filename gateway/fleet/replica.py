@@ -227,15 +227,16 @@ class ReplicaWatch:
     async def _scrape(self, fetcher: Fetcher) -> None:
         page = await fetcher.get()
         target = self.target
-        samples = page if isinstance(page, Failed) else read_page(target.engine, page, by_rank=target.by_rank)
-        if isinstance(samples, Failed):
-            self._readings.note(Reading.METRICS, samples)
+        ranks = page if isinstance(page, Failed) else read_page(target.engine, page, by_rank=target.by_rank)
+        if isinstance(ranks, Failed):
+            self._readings.note(Reading.METRICS, ranks)
             return
-        self._ranks_told, written = len(samples), len(target.replicas)
-        other = f"it has {len(samples)} data-parallel ranks, and the policy says dp: {written}"
-        self._readings.note(Reading.METRICS, None if len(samples) == written else Failed(ReadFault.GARBAGE, other))
-        for spec, sample in zip(target.replicas, samples, strict=False):
-            self._tools.on_sample(spec.name, sample)
+        self._ranks_told, written = len(ranks), len(target.replicas)
+        other = f"it has {len(ranks)} data-parallel ranks, and the policy says dp: {written}"
+        self._readings.note(Reading.METRICS, None if len(ranks) == written else Failed(ReadFault.GARBAGE, other))
+        for spec, scraped in zip(target.replicas, ranks, strict=False):
+            self._tools.times.scraped(spec.name, scraped.times, self._tools.clock())
+            self._tools.on_sample(spec.name, scraped.sample)
 
     async def _watch_models(self) -> None:
         fetcher = self._fetcher("/v1/models", _MODELS_LIMIT_BYTES, MAX_PAUSE_S)

@@ -11,6 +11,7 @@ from gateway.core.pool_spec import EngineKind, Health, ReplicaAccess, ReplicaSpe
 from gateway.core.request import Random
 from gateway.core.sample import Sample
 from gateway.fleet.board import ModelBoard
+from gateway.fleet.engine_times import EngineTimes
 from gateway.fleet.fault import Failed, ReadFault
 
 WHOLE_SERVER: Final = frozenset({ReadFault.UNREACHABLE, ReadFault.TIMEOUT, ReadFault.BROKEN})
@@ -95,6 +96,7 @@ class Tools:
     on_bug: Callable[[Exception], None]
     unfit: Callable[[], Collection[str]]
     """Names of the replicas that get no requests."""
+    times: EngineTimes
     stretch: Callable[[], float]
     """How many times as long as written an interval is (>= 1), because the fleet is large."""
 

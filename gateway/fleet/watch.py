@@ -13,6 +13,7 @@ from gateway.core.request import Random
 from gateway.core.sample import Sample
 from gateway.core.serving import open_catch_all
 from gateway.fleet.board import ModelBoard
+from gateway.fleet.engine_times import EngineTimes
 from gateway.fleet.metrics_text import scrapes
 from gateway.fleet.replica import ReplicaWatch
 from gateway.fleet.target import ReplicaReport, Target, Tools
@@ -57,7 +58,10 @@ class FleetWatcher:
         `on_bug`: called with an exception that a reading raised. The reading counts as failed, and its loop goes on.
         `unfit`: returns the names of the replicas that get no requests. They are probed.
         """
-        self._tools = Tools(on_sample, board, clock, random, pause, models_interval_s, on_bug, unfit, self._stretch)
+        self.times = EngineTimes()
+        self._tools = Tools(
+            on_sample, board, clock, random, pause, models_interval_s, on_bug, unfit, self.times, self._stretch
+        )
         self._running: dict[str, _Running] = {}
         self._stretched = 1.0
         self._group: asyncio.TaskGroup | None = None
@@ -78,6 +82,7 @@ class FleetWatcher:
             for spec in before.replicas:
                 if target is None or spec not in target.replicas:
                     self._tools.board.forget(spec.name)
+                    self.times.forget(spec.name)
         for name, target in targets.items():
             if name not in self._running:
                 is_cold = self._group is not None and urls.get(name) != target.url

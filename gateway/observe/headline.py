@@ -13,6 +13,7 @@ from gateway.core.snapshot import PoolView, ReplicaState, ReplicaView, Snapshot,
 from gateway.observe.metrics.facts import RefusalFamily, Streak, TierFacts
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
+from gateway.observe.metrics.stages import AT_REPLICA, ENGINE_QUEUE, QUEUE
 from gateway.observe.metrics.window import SPAN_S
 from gateway.observe.sources import StoreView, Watched
 
@@ -163,9 +164,15 @@ def _late(metrics: Metrics, snapshot: Snapshot, tiers: Sequence[TierFacts], now:
 
 def _held_back(metrics: Metrics, snapshot: Snapshot, facts: TierFacts, now: float) -> str:
     """The place where most of the TTFT of the last minute was spent, and the bound that replicas have reached."""
-    _, queue_s, first_s, _ = facts.recent_stages.read(now)
-    waited = queue_s / (queue_s + first_s) if queue_s + first_s else 0.0
-    where = f"{waited:.0%} of TTFT waiting here" if waited > HALF else f"{1.0 - waited:.0%} of TTFT at the replicas"
+    seconds = facts.recent_stages.read(now)
+    queue_s, first_s = seconds[QUEUE], sum(seconds[stage] for stage in AT_REPLICA)
+    ttft_s = queue_s + first_s or 1.0
+    if queue_s > HALF * ttft_s:
+        where = f"{queue_s / ttft_s:.0%} of TTFT waiting here"
+    elif seconds[ENGINE_QUEUE] > HALF * ttft_s:
+        where = f"{seconds[ENGINE_QUEUE] / ttft_s:.0%} of TTFT in the queues of the engines"
+    else:
+        where = f"{first_s / ttft_s:.0%} of TTFT at the replicas"
     bound = binds(metrics, snapshot, facts.tier.name)
     return f" ({where}{f', bound by {bound}' if bound else ''})"
 

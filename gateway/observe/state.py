@@ -16,9 +16,10 @@ from gateway.core.snapshot import PoolView, ReplicaState
 from gateway.observe.build_info import kind
 from gateway.observe.headline import headlines
 from gateway.observe.metrics.arms import ArmFacts
-from gateway.observe.metrics.facts import STAGES, Attainment, RefusalFamily, TierFacts
+from gateway.observe.metrics.facts import Attainment, RefusalFamily, TierFacts
 from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
+from gateway.observe.metrics.stages import STAGES
 from gateway.observe.metrics.window import SPAN_S, Quantiles
 from gateway.observe.snapshots import REPLICAS_AT_ONCE
 from gateway.observe.sources import Sources

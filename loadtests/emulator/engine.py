@@ -50,6 +50,8 @@ class Engine:
         self._generated = 0
         self.aborted_total = 0
         self.ttft = Histogram(TTFT_BUCKETS)
+        self.queue_time = Histogram(E2E_BUCKETS)
+        self.prefill_time = Histogram(E2E_BUCKETS)
         self.e2e = Histogram(E2E_BUCKETS)
         self.on_turn: Callable[[], None] | None = None
         """Called after steps have been taken."""
@@ -177,6 +179,8 @@ class Engine:
             case ReplicaEventKind.FIRST_TOKEN:
                 self.prompt_tokens_total += sequence.prompt_tokens
                 self.ttft.add(event.at - submitted_at)
+                self.queue_time.add(event.began_at - submitted_at)
+                self.prefill_time.add(event.at - event.began_at)
             case ReplicaEventKind.FINISHED:
                 if not sequence.output_tokens:
                     self.prompt_tokens_total += sequence.prompt_tokens

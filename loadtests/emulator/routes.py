@@ -251,6 +251,16 @@ def _metrics(replica: EmulatedReplica) -> bytes:
             "Histogram of e2e request latency in seconds.",
             [(mine, engine.e2e) for mine, engine in ranks],
         ),
+        *histogram(
+            "vllm:request_queue_time_seconds",
+            "Histogram of time spent in WAITING phase for request.",
+            [(mine, engine.queue_time) for mine, engine in ranks],
+        ),
+        *histogram(
+            "vllm:request_prefill_time_seconds",
+            "Histogram of time spent in PREFILL phase for request.",
+            [(mine, engine.prefill_time) for mine, engine in ranks],
+        ),
         *(
             family("vllm:lora_requests_info", "gauge", "Running stats on lora requests.", [(labels, time.time())])
             if replica.settings.adapters

@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from unittest.mock import ANY
 
 import httpx
@@ -17,6 +18,7 @@ from gateway.app import Gateway
 from gateway.cli.app import app
 from gateway.policy import load_text
 from gateway.settings import Settings
+from gateway.sim.engine.profiles import PROFILES, Profile
 from loadtests.emulator import Emulator
 
 POLICY = """\
@@ -26,6 +28,7 @@ pools:
   main: {{slots: 1, queue: {{limit: 1}}, replicas: [{{name: r1, url: "{}"}}]}}
 tiers: {{only: {{slo: {{e2e: {{p99: 0.001ms}}}}, admission: {{mode: "off"}}, timeouts: {{queue: 100ms}}}}}}
 """
+DEADLINE_S = 20.0
 ASK = {"model": "emulated", "messages": [{"role": "user", "content": "a secret question"}], "max_tokens": 3}
 
 
@@ -42,6 +45,11 @@ class Rig:
         typed = ["why", *arguments, "--admin", self.gateway.admin_url]
         return await asyncio.to_thread(CliRunner().invoke, app, typed, env={"COLUMNS": "300"})
 
+    async def admin(self, path: str) -> httpx.Response:
+        """A page of the admin port."""
+        async with httpx.AsyncClient(base_url=self.gateway.admin_url) as client:
+            return await client.get(path)
+
     async def lines(self, request_id: str) -> dict[str, str]:
         """The printed lines by label."""
         result = await self.why(request_id)
@@ -51,10 +59,17 @@ class Rig:
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    async with Emulator(replicas=1) as emulator:
+    async with running(POLICY) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def running(policy: str, profile: Profile = PROFILES["test"]) -> AsyncIterator[Rig]:
+    """A gateway in front of one emulated replica."""
+    async with Emulator(replicas=1, profile=profile) as emulator:
         settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0)
         async with (
-            Gateway(settings, load_text(POLICY.format(*emulator.urls), "policy.yaml", {})) as gateway,
+            Gateway(settings, load_text(policy.format(*emulator.urls), "policy.yaml", {})) as gateway,
             httpx.AsyncClient(base_url=gateway.url, timeout=20) as client,
         ):
             yield Rig(gateway, emulator, client)
@@ -128,6 +143,25 @@ async def test_without_an_id_the_stages_of_slow_requests_are_told(rig: Rig) -> N
     found = json.loads((await rig.why("--json")).stdout)["stages"]
     assert [(each["latency"], each["percentile"]) for each in found][:2] == [("ttft", "p50"), ("ttft", "p95")]
     assert all(sum(each["stages"].values()) == pytest.approx(1.0) for each in found)
+
+
+async def test_queue_of_an_engine_that_tells_it_is_a_stage_of_its_own() -> None:
+    """The engine runs one request at a time, and the gateway sends it four."""
+    often = POLICY.replace("slots: 1,", "slots: 4, health: {{scrape_interval: 10ms}},")
+    async with running(often, replace(PROFILES["test"], max_num_seqs=1)) as rig:
+        asks = [ASK | {"stream": True, "max_tokens": 30} for _ in range(4)]
+        async with asyncio.timeout(DEADLINE_S):
+            queued: list[str] = []
+            while not queued:
+                await asyncio.gather(*(rig.client.post("/v1/chat/completions", json=ask) for ask in asks))
+                listed = (await rig.admin("/admin/requests")).json()["requests"]
+                queued = [one["request_id"] for one in listed if (one["engine_queue_share"] or 0.0) > 0.5]
+        measured = (await rig.lines(queued[0]))["measured"]
+        assert re.search(r"then in the engine's queue [\d.]+ m?s \(by the replica's mean\)", measured)
+        assert "engine's queue  prompt" in (await rig.why()).stdout
+        page = (await rig.admin("/metrics")).text
+        told = dict(re.findall(r'tailgate_stage_seconds_total\{stage="([a-z-]+)",tier="only"\} (\S+)', page))
+        assert float(told["engine-queue"]) > 0.0 < float(told["prefill"])
 
 
 async def test_unreachable_gateway_exits_with_2() -> None:

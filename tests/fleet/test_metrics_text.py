@@ -11,18 +11,24 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.core.pool_spec import EngineKind
 from gateway.core.sample import Sample
+from gateway.fleet.engine_times import EngineTotals
 from gateway.fleet.fault import Failed, ReadFault
-from gateway.fleet.metrics_text import read_samples, scrapes
+from gateway.fleet.metrics_text import Scraped, read_page, scrapes
 
 REAL_PAGE = (Path(__file__).parent / "vllm-0.32-metrics.txt").read_text()
 
 
+def read_whole(engine: EngineKind, page: str) -> Scraped | Failed:
+    found = read_page(engine, page.encode())
+    if isinstance(found, Failed):
+        return found
+    (scraped,) = found
+    return scraped
+
+
 def read_sample(engine: EngineKind, page: str) -> Sample | Failed:
-    samples = read_samples(engine, page)
-    if isinstance(samples, Failed):
-        return samples
-    (sample,) = samples
-    return sample
+    found = read_whole(engine, page)
+    return found if isinstance(found, Failed) else found.sample
 
 
 def vllm(*lines: str) -> Sample | Failed:
@@ -244,3 +250,27 @@ vllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapt
 def test_invalid_adapter_gauge_does_not_hide_other_metrics() -> None:
     page = 'vllm:num_requests_running 2.0\nvllm:lora_requests_info{max_lora="many"} 1.0\n'
     assert vllm(page) == Sample(running=2, max_adapters=None, active_adapters=())
+
+
+def test_times_in_the_queue_and_for_the_prompt_are_read_from_both_engines() -> None:
+    real = read_whole(EngineKind.VLLM, REAL_PAGE)
+    assert isinstance(real, Scraped)
+    assert real.times == EngineTotals(0.00039277399991988204, 1.0, 0.07645740299994941, 1.0)
+    stage = "sglang:per_stage_req_latency_seconds"
+    lines = (
+        'sglang:num_running_reqs{model_name="m"} 1',
+        'sglang:queue_time_seconds_sum{model_name="m"} 12.5',
+        'sglang:queue_time_seconds_count{model_name="m"} 50',
+        *(f'{stage}_{part}{{stage="prefill_forward",model_name="m"}} 40' for part in ("sum", "count")),
+        *(f'{stage}_{part}{{stage="request_process",model_name="m"}} 7' for part in ("sum", "count")),
+    )
+    sglang = read_whole(EngineKind.SGLANG, "".join(line + "\n" for line in lines))
+    assert isinstance(sglang, Scraped)
+    assert sglang.times == EngineTotals(12.5, 50, 40, 40)
+
+
+@pytest.mark.parametrize("missing", ["request_queue_time", "request_prefill_time"])
+def test_engine_that_lacks_a_histogram_tells_no_times(missing: str) -> None:
+    found = read_whole(EngineKind.VLLM, REAL_PAGE.replace(missing, "other"))
+    assert isinstance(found, Scraped)
+    assert found.times is None

@@ -10,7 +10,7 @@ import pytest
 from gateway.core.policy import Policy
 from gateway.core.pool_spec import EngineKind, ReplicaSpec
 from gateway.core.sample import Sample
-from gateway.fleet.metrics_text import read_samples
+from gateway.fleet.metrics_text import read_page
 from gateway.fleet.target import Reading
 
 from .replicas import OFTEN, FakeReplica, answer, policy, pool, replica, until
@@ -26,6 +26,12 @@ vllm:kv_cache_usage_perc{{engine="{engine}",model_name="m"}} 0.5
 def page(*engines: int) -> str:
     """A page of metrics where engine n runs n requests."""
     return "".join(RANK.format(engine=engine, running=engine) for engine in engines)
+
+
+def read(text: str) -> tuple[Sample, ...]:
+    ranks = read_page(EngineKind.VLLM, text.encode(), by_rank=True)
+    assert isinstance(ranks, tuple)
+    return tuple(scraped.sample for scraped in ranks)
 
 
 def load(running: int) -> Sample:
@@ -99,14 +105,12 @@ async def test_every_rank_of_a_new_server_is_warmed_up(fake: FakeReplica) -> Non
 
 
 def test_ranks_behind_a_hybrid_load_balancer_are_identified_by_their_order() -> None:
-    assert read_samples(EngineKind.VLLM, page(10, 9), by_rank=True) == (load(9), load(10))
+    assert read(page(10, 9)) == (load(9), load(10))
 
 
 def test_adapter_limit_holds_for_each_rank_and_active_adapters_are_unknown() -> None:
     info = 'vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql",waiting_lora_adapters=""} 1.7e+09\n'
-    assert read_samples(EngineKind.VLLM, page(0, 1) + info, by_rank=True) == tuple(
-        replace(load(rank), max_adapters=4) for rank in range(2)
-    )
+    assert read(page(0, 1) + info) == tuple(replace(load(rank), max_adapters=4) for rank in range(2))
 
 
 async def test_metrics_page_without_rank_labels_keeps_all_ranks_in_service(fake: FakeReplica) -> None:

@@ -83,7 +83,7 @@ class Gateway:
         """A scrape and a list of models of one replica."""
         samples, cards = read_page(EngineKind.VLLM, page), read_models(models)
         if not isinstance(samples, Failed):
-            self.observe(samples[0])
+            self.observe(samples[0].sample)
         if not isinstance(cards, Failed):
             self.board.put("r0", cards)
             lengths = [card.max_model_len for card in cards if card.max_model_len is not None]

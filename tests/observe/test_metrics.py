@@ -160,7 +160,8 @@ def test_time_of_a_streamed_request_is_split_by_stage_and_a_refused_one_adds_non
     for record in (OK, REFUSED):
         metrics.ended(record)
     found = samples(metrics)
-    stages = {"receive": 0.1, "queue": 0.002, "first-token": 0.198, "rest": 2.8}
+    told = {"receive": 0.1, "queue": 0.002, "first-token": 0.198, "rest": 2.8}
+    stages = {"engine-queue": 0.0, "prefill": 0.0, **told}
     for stage, seconds in stages.items():
         assert found["tailgate_stage_seconds_total", (stage, "premium")] == pytest.approx(seconds), stage
 

@@ -13,7 +13,17 @@ from rich.table import Table
 from gateway.cli.output import console, print_json
 from gateway.cli.running.drain import ADMIN, Admin
 from gateway.cli.running.live import Unanswered, ask_admin
+from gateway.observe.metrics.stages import PREFILL, STAGES
 from gateway.observe.requests.story import NAMES, spoken, story
+
+SHORT = dict(
+    zip(
+        STAGES,
+        ("received", "waited here", "engine's queue", "prompt", "at the replica before the first token", "rest"),
+        strict=True,
+    )
+)
+"""Heads of columns."""
 
 
 def why_command(
@@ -63,14 +73,17 @@ def _print_stages(found: Mapping[str, Any], out: Console) -> None:
     table = Table(box=None, pad_edge=False)
     for head in ("tier", "slowest"):
         table.add_column(head)
-    for head in ("requests", "received", "waited here", "at the replica before the first token", "rest"):
+    told = [stage for stage in STAGES if any(row["stages"].get(stage) for row in found["stages"])]
+    for head in ("requests", *(SHORT[stage] for stage in told)):
         table.add_column(head, justify="right")
     for row in found["stages"]:
-        shares = [f"{share:.0%}" for share in row["stages"].values()]
+        shares = [f"{row['stages'][stage]:.0%}" if stage in row["stages"] else "" for stage in told]
         slowest = f"{dict(NAMES)[row['latency']]} {row['percentile']}, from {spoken(row['from_s'])}"
         table.add_row(row["tier"], slowest, f"{row['requests']:,}", *shares)
     out.print(table)
     out.print(f"of the streamed requests since {found['since']}")
+    if STAGES[PREFILL] in told:
+        out.print("engine's queue and prompt: divided by the mean of each replica, as its engine tells it")
 
 
 def _line(out: Console, label: str, text: str) -> None:

@@ -16,8 +16,10 @@ function requests(list) {
 // The stages of the slow requests: the longest is where to look.
 function budget(rows) {
   if (!rows.length) return div("card soft", "no streamed request yet");
-  return div("card scroll", table(["tier", "slowest", "from", "requests", ...Object.values(STAGES)], rows.map(r => [
-    r.tier, `${NAMES[r.latency]} ${r.percentile}`, time(r.from_s), whole(r.requests), ...Object.keys(STAGES).map(stage => percent(r.stages[stage] ?? null))])));
+  const told = Object.keys(STAGES).filter(stage => rows.some(r => r.stages[stage]));
+  return div("card scroll", table(["tier", "slowest", "from", "requests", ...told.map(stage => STAGES[stage])], rows.map(r => [
+    r.tier, `${NAMES[r.latency]} ${r.percentile}`, time(r.from_s), whole(r.requests), ...told.map(stage => percent(r.stages[stage] ?? null))])),
+    told.includes("prefill") ? div("soft", "Engine's queue and prompt: divided by the mean of each replica, as its engine tells it.") : "");
 }
 
 async function showBudget() {

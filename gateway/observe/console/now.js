@@ -57,12 +57,12 @@ function tier(t, window_s) {
     comebacks(t.admissions));
 }
 
-const STAGES = { receive: "received", queue: "waiting here", "first-token": "at the replica before the first token", rest: "the rest of the answer" };
+const STAGES = { receive: "received", queue: "waiting here", "engine-queue": "in the engine's queue", prefill: "reading the prompt", "first-token": "at the replica before the first token", rest: "the rest of the answer" };
 
 // Where the time of streamed requests goes.
 function stages(shares) {
   if (shares.queue === null) return "";
-  return div("row soft", span("", "time: " + Object.entries(STAGES).map(([name, words]) => `${percent(shares[name])} ${words}`).join(", ")));
+  return div("row soft", span("", "time: " + Object.entries(STAGES).filter(([name]) => shares[name]).map(([name, words]) => `${percent(shares[name])} ${words}`).join(", ")));
 }
 
 function refusals(r) {

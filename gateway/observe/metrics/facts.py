@@ -12,6 +12,7 @@ from gateway.core.estimators.histograms import LogHistogram, most_by_chance
 from gateway.core.policy import Policy, Tier
 from gateway.core.results import Outcome, Reason, Record
 from gateway.core.slo import Metric, Objective
+from gateway.observe.metrics.stages import STAGES
 from gateway.observe.metrics.window import EDGES, NEVER, SLICE_S, SPAN_S, Quantiles, Sliding
 
 # Bucket edges in seconds, from the OpenTelemetry GenAI conventions, extended upwards for long queues and long answers.
@@ -178,12 +179,6 @@ class Streak:
         return None if now - self.latest_at > GAP_S else now - self.began_at
 
 
-STAGES: Final = ("receive", "queue", "first-token", "rest")
-"""The stages of a streamed request. In `receive` its body comes, in `queue` it waits in the gateway. `first-token` is
-the replica's own queue and its work on the prompt, `rest` the answer after its first token.
-"""
-
-
 class TierFacts:
     """Counters of one tier, since the start and over the last minute."""
 
@@ -220,7 +215,7 @@ class TierFacts:
         self.admissions: list[float] = [0, 0, 0, 0]
         """Numbers of offered requests, in the order of `ADMISSIONS`."""
         self.recent_admissions = Sliding(self.admissions)
-        self.stages: list[float] = [0.0, 0.0, 0.0, 0.0]
+        self.stages: list[float] = [0.0] * len(STAGES)
         """Seconds of streamed requests that had a first token, in the order of `STAGES`."""
         self.recent_stages = Sliding(self.stages)
         self.waits: dict[Reason | None, int] = {}

@@ -10,8 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.observe.metrics.arms import ArmFacts
-from gateway.observe.metrics.facts import ADMISSIONS, REFUSAL_EDGES, STAGES, Attainment, LatencyCell, TierFacts
+from gateway.observe.metrics.facts import ADMISSIONS, REFUSAL_EDGES, Attainment, LatencyCell, TierFacts
 from gateway.observe.metrics.metrics import Metrics, early_outcome
+from gateway.observe.metrics.stages import STAGES
 
 Row = tuple[tuple[str, ...], float]
 

@@ -8,6 +8,7 @@ name that is in no policy is counted under "".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from gateway.core.estimators.histograms import LogHistogram
@@ -17,6 +18,7 @@ from gateway.core.results import LIMITS, AttemptOutcome, Callback, CountSource, 
 from gateway.core.scheduling.lifecycle import COUNTED
 from gateway.observe.metrics.arms import Arms
 from gateway.observe.metrics.facts import Edges, Lane, LatencyCell, TierFacts, decided, family_of
+from gateway.observe.metrics.stages import add_stages
 from gateway.observe.metrics.tenant_demand import TenantDemand
 from gateway.observe.metrics.window import EDGES, NEVER, Quantiles, Sliding
 from gateway.observe.requests.ring import RequestRing
@@ -62,6 +64,8 @@ class Metrics:
         self.requests = requests
         self.demand: TenantDemand | None = None
         """Counts requests of tenants; None where no limits are shared."""
+        self.engine_share: Callable[[str, float], float | None] | None = None
+        """Returns the part of `add_stages` called `engine`, for a replica now. None: no engine is read."""
         self.edges = Edges.of(policy)
         self.tiers: dict[str, TierFacts] = {}
         self.lanes: dict[tuple[str, str], Lane] = {}
@@ -142,14 +146,14 @@ class Metrics:
         if why is not None:
             self.whys[_WHY_INDEX[why]] += 1
 
+        engine = None
+        if self.engine_share is not None and record.replica is not None:
+            engine = self.engine_share(record.replica, now)
         if record.ttft_s is not None:
             cell.ttft.add(record.ttft_s)
             facts.ttft.histogram.add(record.ttft_s)
-            stages = facts.stages
-            stages[0] += request.body_at - request.head_at
-            stages[1] += record.queue_s
-            stages[2] += record.ttft_s - record.queue_s
-            stages[3] += record.e2e_s - record.ttft_s
+            receive_s = request.body_at - request.head_at
+            add_stages(facts.stages, receive_s, record.queue_s, record.ttft_s, record.e2e_s, engine)
         if record.tpot_s is not None:
             cell.tpot.add(record.tpot_s)
             facts.tpot.histogram.add(record.tpot_s)
@@ -181,7 +185,7 @@ class Metrics:
                 else:
                     forecasts[0] += 1
         if self.requests is not None:
-            self.requests.ended(record)
+            self.requests.ended(record, engine)
         if self.demand is not None:
             self.demand.ended(record.request.tenant, record.request.tier.name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from gateway.observe.metrics.facts import STAGES
+from gateway.observe.metrics.stages import REST, STAGES, add_stages
 from gateway.observe.requests.row import RequestRow
 
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.05, "p99": 0.01}
@@ -46,11 +46,9 @@ def _of_tier(tier: str, rows: Sequence[RequestRow]) -> Iterator[dict[str, object
 def _shares(rows: Sequence[RequestRow], *, has_rest: bool) -> dict[str, float]:
     seconds = [0.0] * len(STAGES)
     for row in rows:
-        ttft_s = row.ttft_s or 0.0
-        seconds[0] += row.receive_s
-        seconds[1] += row.queue_s
-        seconds[2] += ttft_s - row.queue_s
-        seconds[3] += row.e2e_s - ttft_s if has_rest else 0.0
-    total = sum(seconds)
-    shares = {stage: part / total if total else 0.0 for stage, part in zip(STAGES, seconds, strict=True)}
-    return shares if has_rest else {stage: share for stage, share in shares.items() if stage != STAGES[3]}
+        add_stages(seconds, row.receive_s, row.queue_s, row.ttft_s, row.e2e_s, row.engine)
+    counted = dict(zip(STAGES, seconds, strict=True))
+    if not has_rest:
+        del counted[STAGES[REST]]
+    total = sum(counted.values())
+    return {stage: part / total if total else 0.0 for stage, part in counted.items()}

@@ -56,6 +56,7 @@ def _row(row: RequestRow) -> dict[str, object]:
         "replica": row.replica,
         "receive_s": _seconds(row.receive_s),
         "queue_s": _seconds(row.queue_s),
+        "engine_queue_share": None if row.engine is None else round(row.engine, DIGITS),
         "ttft_s": _seconds(row.ttft_s),
         "tpot_s": _seconds(row.tpot_s),
         "e2e_s": _seconds(row.e2e_s),

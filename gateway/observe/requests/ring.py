@@ -38,9 +38,9 @@ class RequestRing:
     def __len__(self) -> int:
         return len(self._ordinary) + len(self._notable) + len(self._early)
 
-    def ended(self, record: Record) -> None:
-        """Keep the record of a request that is over."""
-        row = RequestRow(record)
+    def ended(self, record: Record, engine: float | None = None) -> None:
+        """Keep the record of a request that is over. `engine`: see `RequestRow.engine`."""
+        row = RequestRow(record, engine)
         if row.is_notable:
             self._notable.append(row)
         else:

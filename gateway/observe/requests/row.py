@@ -29,6 +29,7 @@ class RequestRow:
         "e2e_s",
         "ended_at",
         "endpoint",
+        "engine",
         "explored",
         "good",
         "hedged",
@@ -58,7 +59,7 @@ class RequestRow:
         "would_shed",
     )
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, engine: float | None = None) -> None:
         request = record.request
         origin, slo = request.origin, request.slo or request.tier.slo
         self.request_id = origin.request_id
@@ -93,6 +94,10 @@ class RequestRow:
         self.tpot_s = record.tpot_s
         self.e2e_s = record.e2e_s
         self.prompt_tokens = record.prompt_tokens
+        self.engine = engine
+        """Share (0-1) of a request's time before the first token in the queue of the replica's engine: its latest
+        mean. None if the engine does not tell it.
+        """
         self.output_tokens = record.output_tokens
         self.tokens_exact = record.tokens_exact
         self.good = record.good

@@ -8,11 +8,21 @@ from gateway.core.admission.rules import SAYS
 from gateway.core.admission.wording import probability
 from gateway.core.decision import RuleName
 from gateway.core.results import Reason
+from gateway.observe.metrics.stages import FIRST_TOKEN, REST, STAGES, add_stages
 from gateway.wire.errors.reasons import ROWS
 
 Document = dict[str, Any]
 
 GOOD_STATUS = 200
+PLACES = (
+    "receiving the body",
+    "waiting in the gateway",
+    "in the engine's queue, by the replica's mean",
+    "reading the prompt, by the replica's mean",
+    "at the replica before the first token",
+    "the answer after its first token",
+)
+"""Names of the stages in texts."""
 NAMES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "e2e"))
 
 
@@ -81,17 +91,15 @@ def _why(one: Document) -> str:
 
 def _mostly(one: Document, name: str) -> str:
     """The stage that took most of a latency."""
-    queue_s, ttft_s, e2e_s = one["queue_s"], one["ttft_s"], one["e2e_s"]
     if name == "tpot":
         return ""
-    stages = {"waiting in the gateway": queue_s}
-    if ttft_s is None:
-        stages["at the replica"] = e2e_s - queue_s
-    else:
-        stages["at the replica before the first token"] = ttft_s - queue_s
-        stages["the answer after its first token"] = e2e_s - ttft_s if name == "e2e" else 0.0
-    longest = max(stages, key=stages.__getitem__)
-    return f", mostly {longest} ({spoken(stages[longest])})"
+    seconds = [0.0] * len(STAGES)
+    add_stages(seconds, 0.0, one["queue_s"], one["ttft_s"], one["e2e_s"], one["engine_queue_share"])
+    if name == "ttft":
+        seconds[REST] = 0.0
+    longest = max(range(len(STAGES)), key=seconds.__getitem__)
+    place = "at the replica" if longest == FIRST_TOKEN and one["ttft_s"] is None else PLACES[longest]
+    return f", mostly {place} ({spoken(seconds[longest])})"
 
 
 def _decision(decision: Document) -> str:
@@ -124,6 +132,9 @@ def _forecast(decision: Document, bounds: Document) -> str:
 
 def _measured(one: Document) -> str:
     parts = [f"received in {spoken(one['receive_s'])}", f"waited {spoken(one['queue_s'])}"]
+    share, ttft_s = one["engine_queue_share"], one["ttft_s"]
+    if share is not None and ttft_s is not None:
+        parts.append(f"then in the engine's queue {spoken(share * (ttft_s - one['queue_s']))} (by the replica's mean)")
     parts += [f"{label} {spoken(one[f'{name}_s'])}" for name, label in NAMES if one[f"{name}_s"] is not None]
     marks = [name for name in ("degraded", "explored", "would_shed") if one[name]]
     if one["hedged"] is not None:

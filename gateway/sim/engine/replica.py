@@ -194,6 +194,8 @@ class SimulatedReplica:
             if not self._begin(sequence, decoders):
                 break
             del self._waiting[id]
+            if sequence.began_at is None:
+                sequence.began_at = now
             self._running[id] = self._prefilling[id] = sequence
             budget -= self._chunk(sequence, budget)
         if not self._running:
@@ -323,7 +325,9 @@ class SimulatedReplica:
         if request.output_tokens:
             tokens.append(request.id)
             if not sequence.generated:
-                events.append(ReplicaEvent(ReplicaEventKind.FIRST_TOKEN, request.id, at, sequence.hit_tokens or 0))
+                began_at = sequence.began_at or 0.0
+                first = ReplicaEvent(ReplicaEventKind.FIRST_TOKEN, request.id, at, sequence.hit_tokens or 0, began_at)
+                events.append(first)
         if sequence.generated + 1 >= request.output_tokens:
             self._leave(sequence, at, events)
             return

@@ -38,6 +38,8 @@ class ReplicaEvent:
     at: float
     hit_tokens: int = 0
     """Prompt tokens that the request found in the prefix cache."""
+    began_at: float = 0.0
+    """Of a first token: when the request left the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class EngineSequence:
     """Blocks of the prefix cache that the sequence uses, from the beginning of the prompt."""
     filled: int = 0
     """Number of blocks of its prompt that are in the cache, computed by this or another sequence."""
+    began_at: float | None = None
+    """When the sequence left the queue for the first time; None before."""
     hit_tokens: int | None = None
     """Prompt tokens that the sequence found in the cache when it first started; None before the start."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.pool_spec import EngineKind
 from gateway.core.sample import Sample
-from gateway.fleet.metrics_text import read_samples
+from gateway.fleet.metrics_text import read_page
 from loadtests.emulator import Emulator
 
 PROMPT = {"model": "emulated", "prompt": "word " * 400, "max_tokens": 2}
@@ -34,9 +34,9 @@ async def ask(client: httpx.AsyncClient, rank: str | None = None) -> httpx.Respo
 
 
 async def ranks(client: httpx.AsyncClient) -> tuple[Sample, ...]:
-    samples = read_samples(EngineKind.VLLM, (await client.get("/metrics")).text, by_rank=True)
-    assert isinstance(samples, tuple)
-    return samples
+    found = read_page(EngineKind.VLLM, (await client.get("/metrics")).content, by_rank=True)
+    assert isinstance(found, tuple)
+    return tuple(scraped.sample for scraped in found)
 
 
 async def test_emulator_runs_and_caches_a_request_only_at_the_rank_in_its_header(

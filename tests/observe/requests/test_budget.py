@@ -29,14 +29,25 @@ def test_slowest_requests_tell_another_stage_than_the_median() -> None:
     rows = [row(0.0, 0.1, 1.0) for _ in range(95)] + [row(0.9, 1.0, 2.0) for _ in range(5)]
     found = by_percentile(rows, "ttft")
     assert (found["p95"]["from_s"], found["p95"]["requests"]) == (1.0, 5)
-    assert found["p95"]["stages"] == pytest.approx({"receive": 0.0, "queue": 0.9, "first-token": 0.1})
+    shares = {"receive": 0.0, "queue": 0.9, "engine-queue": 0.0, "prefill": 0.0, "first-token": 0.1}
+    assert found["p95"]["stages"] == pytest.approx(shares)
     assert found["p50"]["stages"]["first-token"] == pytest.approx(5.0 / 9.5)
     assert found["p99"]["requests"] == 1
 
 
 def test_whole_answer_has_all_stages_which_are_all_of_its_time() -> None:
     stages = by_percentile([row(1.0, 3.0, 7.0, received_s=1.0)], "e2e")["p50"]["stages"]
-    assert stages == pytest.approx({"receive": 0.125, "queue": 0.125, "first-token": 0.25, "rest": 0.5})
+    told = {"receive": 0.125, "queue": 0.125, "first-token": 0.25, "rest": 0.5}
+    assert stages == pytest.approx({"engine-queue": 0.0, "prefill": 0.0, **told})
+
+
+def test_engine_that_tells_its_queue_divides_the_time_at_the_replica() -> None:
+    told, untold = row(0.0, 1.0, 2.0), row(0.0, 1.0, 2.0)
+    told.engine = 0.75
+    stages = by_percentile([told, untold], "ttft")["p50"]["stages"]
+    assert (stages["engine-queue"], stages["prefill"], stages["first-token"]) == (0.75, 0.25, 0.0)
+    stages = by_percentile([told, told, untold, untold], "e2e")["p50"]["stages"]
+    assert sum(stages.values()) == pytest.approx(1.0)
 
 
 def test_requests_without_a_first_token_or_a_stream_have_no_budget() -> None:
