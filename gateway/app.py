@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -134,6 +133,8 @@ class Gateway:
         self.broken = asyncio.Event()
         """Set when a part that must always run has stopped."""
         self._api = api.listener()
+        if relays is not None:
+            self._api.given = []  # its relays serve the API
         self._metric_exporter: MetricExporter | None = None
         self._admin, *more = self._admin_listeners()
         self._listeners = [self._api, self._admin, *more]
@@ -208,11 +209,7 @@ class Gateway:
             await self._state.begin()
         if self._facts is not None:
             await self._facts.begin()
-        none: list[socket.socket] = []  # the API of a decider is served by its relays
-        self._serving = [
-            asyncio.create_task(each.serve(none if each is self._api and self.hub is not None else None))
-            for each in self._listeners
-        ]
+        self._serving = [asyncio.create_task(each.serve(each.given)) for each in self._listeners]
         while not all(each.started for each in self._listeners):
             for serving in self._serving:
                 if serving.done():

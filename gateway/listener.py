@@ -39,11 +39,14 @@ _TCP: Final = {
 
 
 class ListenError(Exception):
-    """A unix socket cannot be made. The message names it and says why."""
+    """A socket cannot be used. The message names it and says why."""
 
 
 class Listener(uvicorn.Server):
     """One uvicorn server among several in the process. The process handles signals itself."""
+
+    given: list[socket.socket] | None = None
+    """Sockets that it listens at; None: it opens its own."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -61,7 +64,8 @@ class Listener(uvicorn.Server):
         try:
             bound = bound_socket(Path(self.config.uds))
         except OSError as error:
-            raise ListenError(f"the unix socket {self.config.uds} cannot be made: {error.strerror or error}") from None
+            failed = f"the unix socket {self.config.uds} cannot be made: {error.strerror or error}"
+            raise ListenError(f"{failed}: give another by --admin-uds (TAILGATE_ADMIN_UDS)") from None
         await self.lifespan.startup()
         self.servers = [
             await asyncio.get_running_loop().create_unix_server(self.protocol, sock=bound, backlog=self.config.backlog)

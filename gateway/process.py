@@ -27,6 +27,7 @@ from gateway.observe.logs import configure_logging
 from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.access_log import AccessLogError
 from gateway.observe.usage.database import UsageError
+from gateway.opened_sockets import OpenedSockets, opened_sockets
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
@@ -43,12 +44,14 @@ CANNOT_LISTEN = 3
 """Exit status if a port cannot be used. uvicorn uses the same."""
 
 
-def _cannot_listen(settings: Settings) -> str | None:
+def _cannot_listen(settings: Settings, opened: OpenedSockets) -> str | None:
     """An error text if the API or the admin pages cannot listen at their address; None if they can."""
-    for host, port, prefix in (
-        (settings.host, settings.port, ""),
-        (settings.admin_host, settings.admin_port, "admin_"),
+    for host, port, prefix, is_open in (
+        (settings.host, settings.port, "", opened.api),
+        (settings.admin_host, settings.admin_port, "admin_", opened.admin),
     ):
+        if is_open:
+            continue
         failed, usable = "no address", False
         try:
             addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -91,15 +94,17 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
     for unknown, meant in strangers(os.environ):
         log.warning("%s is not a setting and has no effect%s", unknown, f": did you mean {meant}?" if meant else "")
     try:
+        opened = opened_sockets()
+        settings = opened.addressed(settings)
         policy = load(policy_path) if policy_path is not None else make()
         problem = exposure_error(policy, settings.host) or settings.body_limit_error(policy.max_body_bytes)
         if problem is None:
-            problem = _cannot_listen(settings)
+            problem = _cannot_listen(settings, opened)
             workers = (os.cpu_count() or 1) if settings.workers == "auto" else settings.workers
             if problem is None and workers > 1:
-                return uvloop.run(_supervise(settings, policy, policy_path, workers))
+                return uvloop.run(_supervise(settings, policy, policy_path, workers, opened))
             if problem is None:
-                return uvloop.run(_run(settings, policy, policy_path))
+                return uvloop.run(_run(settings, policy, policy_path, opened))
             print(problem, file=sys.stderr)
             return CANNOT_LISTEN
     except PolicyErrors as errors:
@@ -107,7 +112,7 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
     except (JournalError, AccessLogError, UsageError, OtlpError, StoreError, StateDirError) as error:
         problem = str(error)
     except ListenError as error:
-        print(f"{error}: give another by {_option('admin_uds')}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return CANNOT_LISTEN
     except ssl.SSLError as error:
         problem = f"the certificate or its key cannot be used: {error}"
@@ -115,9 +120,11 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
     return 1
 
 
-async def _supervise(settings: Settings, policy: Policy, policy_path: Path | None, workers: int) -> int:
+async def _supervise(
+    settings: Settings, policy: Policy, policy_path: Path | None, workers: int, opened: OpenedSockets
+) -> int:
     """Run a decider and some relays."""
-    supervisor = WorkerSupervisor(settings, policy, policy_path, workers)
+    supervisor = WorkerSupervisor(settings, policy, policy_path, workers, opened)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop.set)
@@ -151,9 +158,11 @@ async def _supervise(settings: Settings, policy: Policy, policy_path: Path | Non
     return 1 if supervisor.broken else 0
 
 
-async def _run(settings: Settings, policy: Policy, policy_path: Path | None) -> int:
+async def _run(settings: Settings, policy: Policy, policy_path: Path | None, opened: OpenedSockets) -> int:
     loop = asyncio.get_running_loop()
-    async with Gateway(settings, policy, policy_path) as gateway, asyncio.TaskGroup() as reloads:
+    made = Gateway(settings, policy, policy_path)
+    opened.give(*made.listeners[:2])
+    async with made as gateway, asyncio.TaskGroup() as reloads:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, gateway.stop.set)
         for number in UNUSED:

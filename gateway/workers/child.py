@@ -36,6 +36,8 @@ class ProcessSetup:
     policy_path: Path | None
     policy: bytes
     """The policy, if there is no file; else empty."""
+    admin_sockets: tuple[int, ...] = ()
+    """Descriptors at which the decider listens for the admin port; none: it opens its own."""
 
 
 class Ears:

@@ -16,6 +16,7 @@ from gateway.observe.journal.parts import JournalError
 from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.access_log import AccessLogError
 from gateway.observe.usage.database import UsageError
+from gateway.opened_sockets import OpenedSockets
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.load import load
 from gateway.store_client import StoreError
@@ -34,6 +35,8 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     except (PolicyErrors, JournalError, AccessLogError, UsageError, OtlpError, StoreError, StateDirError) as error:
         control.say(Say.FAILED, f"1 {error}".encode())
         return 1
+    opened = OpenedSockets(admin=tuple([socket.socket(fileno=each) for each in setup.admin_sockets]))
+    opened.give(*gateway.listeners[:2])
     hub = gateway.hub
     assert hub is not None
     gateway.driver.call(gateway.controller.number_from, (setup.number << ATTEMPT_BITS,))

@@ -21,7 +21,8 @@ from gateway.api_side import CLOSE_GRACE_S
 from gateway.core.policy import Policy
 from gateway.driving.policy_bytes import policy_to_bytes
 from gateway.hash_seed import VARIABLE, new_seed, seed_of
-from gateway.listener import BACKLOG, tune
+from gateway.listener import tune
+from gateway.opened_sockets import OpenedSockets, bound_at
 from gateway.settings import Settings
 from gateway.workers.child import ProcessSetup
 from gateway.workers.control import Control, Say
@@ -64,7 +65,7 @@ class ChildProcess:
         # A session of its own, so that Ctrl-C in a terminal reaches the supervisor alone.
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(theirs.fileno(), *setup.admin_sockets),
             env=os.environ | {VARIABLE: setup.hash_seed},
             start_new_session=True,
         )
@@ -109,12 +110,18 @@ class ChildProcess:
 class WorkerSupervisor:
     """Runs one decider and some relays."""
 
-    def __init__(self, settings: Settings, policy: Policy, policy_path: Path | None, count: int) -> None:
+    def __init__(
+        self, settings: Settings, policy: Policy, policy_path: Path | None, count: int, opened: OpenedSockets
+    ) -> None:
         self._policy = policy
         self._policy_path = policy_path
         self._count = count
         self._loop = asyncio.get_running_loop()
-        self._sockets = _bound(settings.host, settings.port)
+        self._sockets = list(opened.api) or bound_at(settings.host, settings.port)
+        tune(self._sockets)
+        for sock in self._sockets:
+            sock.setblocking(False)
+        self._admin_sockets = opened.admin
         port = self._sockets[0].getsockname()[1]
         per_relay = -(-settings.max_connections // count) if settings.max_connections else None
         self._settings = settings.model_copy(update={"port": port})
@@ -172,7 +179,13 @@ class WorkerSupervisor:
         self._deciders += 1
         policy = b"" if self._policy_path is not None else policy_to_bytes(self._policy)
         setup = ProcessSetup(
-            self._settings, self._deciders, self._started_unix_s, self._hash_seed, self._policy_path, policy
+            self._settings,
+            self._deciders,
+            self._started_unix_s,
+            self._hash_seed,
+            self._policy_path,
+            policy,
+            tuple([sock.fileno() for sock in self._admin_sockets]),
         )
         decider = ChildProcess("gateway.workers.decider", setup, self._heard)
         await decider.wait_ready()
@@ -327,22 +340,3 @@ class WorkerSupervisor:
     def _shut(self) -> None:
         if self._decider is not None:
             self._decider.control.say(Say.SHUT)
-
-
-def _bound(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets at every address of a host."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    for family, kind, _, _, address in found:
-        sock = socket.socket(family, kind)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if port == 0 and sockets:
-            address = (address[0], sockets[0].getsockname()[1], *address[2:])
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-        sockets.append(sock)
-    tune(sockets)
-    return sockets

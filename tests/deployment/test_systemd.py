@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from gateway.api_side import CLOSE_GRACE_S
+from gateway.listener import BACKLOG
 from gateway.settings import PREFIX, Settings
 
 from .files import DEPLOY
 
 UNIT = (DEPLOY / "systemd" / "tailgate.service").read_text()
+SOCKET = (DEPLOY / "systemd" / "tailgate.socket").read_text()
 
 
 def values(key: str) -> list[str]:
@@ -27,10 +29,12 @@ def test_systemd_unit_is_accepted_by_systemd(tmp_path: Path) -> None:
     """/bin/true stands for the gateway, which is not installed under /opt here."""
     unit = tmp_path / "tailgate.service"
     unit.write_text(UNIT.replace("/opt/tailgate/bin/tailgate", "/bin/true"))
+    port = tmp_path / "tailgate.socket"
+    port.write_text(SOCKET)
     verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--man=no", str(unit), str(port)], capture_output=True, text=True, check=False
     )
-    assert "tailgate.service" not in verified.stderr
+    assert "tailgate." not in verified.stderr
     unit.write_text(unit.read_text() + "\nTimeoutStopSek=1\n")
     refused = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
@@ -43,6 +47,12 @@ def test_every_line_of_the_systemd_unit_is_a_section_a_setting_or_a_comment() ->
     assert sections == ["Unit", "Service", "Install"]
     rest = [line for line in UNIT.splitlines() if line and not line.startswith(("#", "["))]
     assert all(re.fullmatch(r"[A-Z]\w*=\S?.*", line) for line in rest)
+
+
+def test_systemd_listens_where_the_gateway_would() -> None:
+    defaults = Settings.model_fields
+    assert f"ListenStream={defaults['host'].default}:{defaults['port'].default}" in SOCKET
+    assert f"Backlog={BACKLOG}" in SOCKET
 
 
 def test_systemd_unit_checks_the_policy_before_it_serves() -> None:

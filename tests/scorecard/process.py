@@ -6,8 +6,9 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,15 @@ from .waiting import DEADLINE_S
 
 START_S = 120.0
 LISTENING = re.compile(rb"API on (\S+), admin on (\S+)")
+INHERIT = """
+import fcntl, os, sys
+high = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 100) for number in sys.argv[1].split(",")]
+for place, number in enumerate(high, 3):
+    os.dup2(number, place)
+    os.close(number)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(high))}
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass
@@ -54,11 +64,13 @@ async def serving(
     *,
     descriptors: int | None = None,
     ports: tuple[int, int] = (0, 0),
+    sockets: Sequence[tuple[str, socket.socket]] = (),
     **environment: str,
 ) -> AsyncIterator[Serving]:
     """Start it with `policy`, written into `folder`; kill it if it still runs in the end.
 
-    `descriptors`: its limit of open files. `ports`: of API and admin; 0: any free one.
+    `descriptors`: its limit of open files. `ports`: of API and admin; 0: any free one. `sockets`: it
+    inherits them as from systemd, with these names.
     """
     file = folder / "policy.yaml"
     file.write_text(policy)
@@ -76,9 +88,13 @@ async def serving(
     )
     if descriptors is not None:
         command = ("/bin/sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command)
+    if sockets:
+        command = (sys.executable, "-c", INHERIT, ",".join(str(sock.fileno()) for _, sock in sockets), *command)
+        environment["LISTEN_FDNAMES"] = ":".join(name for name, _ in sockets)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("TAILGATE_")}
     process = await asyncio.create_subprocess_exec(
         *command,
+        pass_fds=[sock.fileno() for _, sock in sockets],
         env=outside | environment,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
