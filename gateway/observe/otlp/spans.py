@@ -1,4 +1,5 @@
-"""The spans of one request: a SERVER span, a CLIENT span for each attempt, and the wait in the queue.
+"""The spans of one request: a SERVER span, the wait in the queue, and a CLIENT span for each attempt, which has the time
+to its first token and, if the client got its answer, the time of the relay from there on.
 
 Attributes are those of the semantic conventions for HTTP and, at attempts, for GenAI clients (`gen_ai.*`,
 open-telemetry/semantic-conventions-genai 0.1.0, in development). Only the attempt whose answer the client got has the
@@ -85,19 +86,12 @@ _TRACE_ID: Final = sized(tag(Span.TRACE_ID_FIELD_NUMBER, SIZED), bytes(16))[:2]
 _SPAN_ID: Final = sized(tag(Span.SPAN_ID_FIELD_NUMBER, SIZED), bytes(8))[:2]
 _START: Final = tag(Span.START_TIME_UNIX_NANO_FIELD_NUMBER, FIXED64)
 _END: Final = tag(Span.END_TIME_UNIX_NANO_FIELD_NUMBER, FIXED64)
-_TIME: Final = Struct("<Q").pack
 _LINKED_SPAN_ID: Final = sized(tag(Span.Link.SPAN_ID_FIELD_NUMBER, SIZED), bytes(8))[:2]
 _LINK: Final = sized(
     tag(Span.LINKS_FIELD_NUMBER, SIZED),
     sized(tag(Span.Link.TRACE_ID_FIELD_NUMBER, SIZED), bytes(16)) + _LINKED_SPAN_ID + bytes(8),
 )[: -16 - 2 - 8]
 """A link up to the id of its trace."""
-_FIRST_TOKEN: Final = sized(
-    tag(Span.EVENTS_FIELD_NUMBER, SIZED),
-    sized(tag(Span.Event.NAME_FIELD_NUMBER, SIZED), b"first token")
-    + tag(Span.Event.TIME_UNIX_NANO_FIELD_NUMBER, FIXED64)
-    + bytes(8),
-)[:-8]
 
 
 def spans_of(row: RequestRow, wall_s: float) -> bytes:
@@ -121,26 +115,29 @@ def spans_of(row: RequestRow, wall_s: float) -> bytes:
     spans = [sized(_SPAN, b"".join(told))]
     parent = _PARENT_ID + server_id
     if row.waited:
-        spans.append(sized(_SPAN, _head(trace_id, _random_id(), body_at, body_at + row.queue_s) + parent + _WAIT))
+        spans.append(_child(trace_id, parent, body_at, body_at + row.queue_s, _WAIT))
     for attempt in row.history.attempts:
-        opened_at = wall_s + attempt.opened_at
+        opened_at, attempt_ended_at = wall_s + attempt.opened_at, wall_s + attempt.ended_at
         span_id = bytes.fromhex(span_id_of(seed, str(attempt.id)))
-        told = [_head(trace_id, span_id, opened_at, wall_s + attempt.ended_at), parent]
-        _add_attempt(told, row, attempt, wall_s)
+        told = [_head(trace_id, span_id, opened_at, attempt_ended_at), parent]
+        _add_attempt(told, row, attempt)
         if row.history.answered_by not in (0, attempt.id):
             told.append(
                 _LINK + trace_id + _LINKED_SPAN_ID + bytes.fromhex(span_id_of(seed, str(row.history.answered_by)))
             )
         spans.append(sized(_SPAN, b"".join(told)))
+        if attempt.first_at is not None:
+            of_attempt, first_at = _PARENT_ID + span_id, wall_s + attempt.first_at
+            spans.append(_child(trace_id, of_attempt, opened_at, first_at, _FIRST_TOKEN))
+            if attempt.id == row.history.answered_by:
+                spans.append(_child(trace_id, of_attempt, first_at, attempt_ended_at, _RELAY))
     return b"".join(spans)
 
 
-def _add_attempt(told: list[bytes], row: RequestRow, attempt: AttemptHistory, wall_s: float) -> None:
+def _add_attempt(told: list[bytes], row: RequestRow, attempt: AttemptHistory) -> None:
     history, first_at = row.history, attempt.first_at
     same = row.endpoint, row.model, row.stream, history.max_tokens, attempt.replica, attempt.status, attempt.end
     told.append(_attempt_part(same, attempt.hedge))
-    if first_at is not None:
-        told.append(_FIRST_TOKEN + _TIME(int((wall_s + first_at) * 1e9)))
     if attempt.id == history.answered_by:
         if attempt.answer_id:
             told.append(text("gen_ai.response.id", attempt.answer_id))
@@ -197,6 +194,11 @@ def _part(name: str, kind: int, values: Mapping[str, Value | None], error: str |
     return b"".join(told)
 
 
+def _child(trace_id: bytes, parent: bytes, start_s: float, end_s: float, part: bytes) -> bytes:
+    """An INTERNAL span with its tag. `parent`: the field with the id of its parent. `part`: its name and kind."""
+    return sized(_SPAN, _head(trace_id, _random_id(), start_s, end_s) + parent + part)
+
+
 def _head(trace_id: bytes, span_id: bytes, start_s: float, end_s: float) -> bytes:
     """Ids and times (Unix seconds) of a span."""
     return _HEAD(_TRACE_ID, trace_id, _SPAN_ID, span_id, _START, int(start_s * 1e9), _END, int(end_s * 1e9))
@@ -207,3 +209,5 @@ def _random_id() -> bytes:
 
 
 _WAIT: Final = _part("wait for a replica", Span.SPAN_KIND_INTERNAL, {}, None)
+_FIRST_TOKEN: Final = _part("first token", Span.SPAN_KIND_INTERNAL, {}, None)
+_RELAY: Final = _part("relay", Span.SPAN_KIND_INTERNAL, {}, None)

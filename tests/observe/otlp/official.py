@@ -16,7 +16,7 @@ Value = str | bool | int | float | None
 
 
 def spans(row: RequestRow, wall_s: float) -> list[Span]:
-    """Without the ids that are random."""
+    """Without the ids that are random, and without parents that are the first span."""
     trace_id = bytes.fromhex(trace_id_of(row.traceparent, seed_of(row.request_id)))
     body_at = wall_s + row.ended_at - row.e2e_s
     server = Span(
@@ -31,15 +31,31 @@ def spans(row: RequestRow, wall_s: float) -> list[Span]:
     status = 200 if row.why is None else ROWS[row.why].status
     if row.outcome in (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR) or status >= 500:
         server.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message="" if row.why is None else row.why.value))
-    wait = Span(
+    told = [server]
+    if row.waited:
+        told.append(_child(trace_id, b"", "wait for a replica", body_at, body_at + row.queue_s))
+    for attempt in row.history.attempts:
+        told.append(_attempt_span(row, attempt, trace_id, wall_s))
+        if attempt.first_at is not None:
+            opened_at, first_at, ended_at = (
+                wall_s + at for at in (attempt.opened_at, attempt.first_at, attempt.ended_at)
+            )
+            parent = told[-1].span_id
+            told.append(_child(trace_id, parent, "first token", opened_at, first_at))
+            if attempt is row.answer:
+                told.append(_child(trace_id, parent, "relay", first_at, ended_at))
+    return told
+
+
+def _child(trace_id: bytes, parent: bytes, name: str, start_s: float, end_s: float) -> Span:
+    return Span(
         trace_id=trace_id,
-        name="wait for a replica",
+        parent_span_id=parent,
+        name=name,
         kind=Span.SPAN_KIND_INTERNAL,
-        start_time_unix_nano=int(body_at * 1e9),
-        end_time_unix_nano=int((body_at + row.queue_s) * 1e9),
+        start_time_unix_nano=int(start_s * 1e9),
+        end_time_unix_nano=int(end_s * 1e9),
     )
-    attempts = [_attempt_span(row, attempt, trace_id, wall_s) for attempt in row.history.attempts]
-    return [server, *([wait] if row.waited else []), *attempts]
 
 
 def _attempt_span(row: RequestRow, attempt: AttemptHistory, trace_id: bytes, wall_s: float) -> Span:
@@ -52,8 +68,6 @@ def _attempt_span(row: RequestRow, attempt: AttemptHistory, trace_id: bytes, wal
         end_time_unix_nano=int((wall_s + attempt.ended_at) * 1e9),
         attributes=_attributes(_attempt(row, attempt)),
     )
-    if attempt.first_at is not None:
-        span.events.add(name="first token", time_unix_nano=int((wall_s + attempt.first_at) * 1e9))
     answered_by = row.history.answered_by
     if answered_by and attempt.id != answered_by:
         answered = bytes.fromhex(span_id_of(seed_of(row.request_id), str(answered_by)))

@@ -14,6 +14,7 @@ from gateway.observe.otlp.traces import TraceExporter
 from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.row import RequestRow
 from gateway.wire.http.trace_context import is_sampled, parent_for, seed_of, span_id_of, trace_id_of
+from loadtests.emulator import Emulator
 from tests.observe.made import REFUSED
 from tests.observe.otlp.receiver import Receiver, attributes
 from tests.observe.requests.test_ring import answered, ended
@@ -21,6 +22,8 @@ from tests.scorecard.capture import Capture
 from tests.serving import gateways
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+ROUNDING_NS = 1000
+"""Times are sums of floats: near Unix time, a float is exact to 238 ns."""
 POLICY = """\
 apiVersion: tailgate/v1
 models: {{emulated: {{pools: [main]}}}}
@@ -58,6 +61,33 @@ async def test_trace_of_a_client_goes_on_in_the_gateway_and_at_the_replica(
     assert (told["tailgate.tier"], told["http.response.status_code"]) == ("only", 200)
     assert attributes(attempt)["gen_ai.operation.name"] == "text_completion"
     assert "secret" not in str(receiver.messages)
+
+
+async def test_streamed_answer_has_spans_for_its_wait_its_first_token_and_its_relay(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second request waits for the only slot, until the first has ended."""
+    for name, value in receiver.environment.items():
+        monkeypatch.setenv(name, value)
+    one_slot = POLICY.replace("{{replicas", "{{slots: 1, replicas")
+    async with Emulator(replicas=1) as emulator, gateways() as start:
+        gateway = await start(one_slot.format(*emulator.urls), trace_share=1.0)
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+            ask = {"model": "emulated", "prompt": "Hi", "max_tokens": 20, "stream": True}
+            posts = [client.post("/v1/completions", json=ask) for _ in range(2)]
+            assert [answer.status_code for answer in await asyncio.gather(*posts)] == [200, 200]
+    by_id = {span.span_id: span for span in receiver.spans}
+    (wait,) = [span for span in by_id.values() if span.name == "wait for a replica"]
+    (first,) = [span for span in by_id.values() if span.name == "first token" and span.trace_id == wait.trace_id]
+    (relay,) = [span for span in by_id.values() if span.name == "relay" and span.trace_id == wait.trace_id]
+    attempt = by_id[first.parent_span_id]
+    assert relay.parent_span_id == attempt.span_id
+    assert attempt.parent_span_id == wait.parent_span_id
+    assert "gen_ai.usage.output_tokens" in attributes(attempt)
+    assert wait.end_time_unix_nano <= first.start_time_unix_nano + ROUNDING_NS
+    assert first.start_time_unix_nano == attempt.start_time_unix_nano
+    assert first.end_time_unix_nano == relay.start_time_unix_nano
+    assert relay.end_time_unix_nano == attempt.end_time_unix_nano
 
 
 async def test_refused_requests_are_exported_whatever_the_ratio_and_good_ones_by_it(receiver: Receiver) -> None:
