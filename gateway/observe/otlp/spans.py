@@ -1,5 +1,6 @@
-"""The spans of one request: a SERVER span, the wait in the queue, and a CLIENT span for each attempt, which has the time
-to its first token and, if the client got its answer, the time of the relay from there on.
+"""The spans of one request: a SERVER span, the wait in the queue, and a CLIENT span for each attempt.
+
+An attempt has children: the time to its first token and, if the client got its answer, the relay from there on.
 
 Attributes are those of the semantic conventions for HTTP and, at attempts, for GenAI clients (`gen_ai.*`,
 open-telemetry/semantic-conventions-genai 0.1.0, in development). Only the attempt whose answer the client got has the
