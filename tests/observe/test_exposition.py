@@ -26,6 +26,7 @@ from gateway.observe.build_info import kind
 from gateway.observe.metrics.exposition import CLASSIC, OPENMETRICS, SAMPLES_AT_ONCE, Format, chosen, registry, render
 from gateway.observe.metrics.families import RequestFamilies
 from gateway.observe.metrics.metrics import Metrics
+from gateway.observe.snapshots import REPLICAS_AT_ONCE
 from gateway.observe.sources import Reload
 from gateway.wire.answers.oddity import Oddity
 
@@ -93,7 +94,7 @@ async def test_families_of_a_large_fleet_come_in_parts_and_have_one_head(form: F
     replicas = tuple(replace(pool.replicas[0], name=f"r{number}") for number in range(1000))
     snapshot = replace(SNAPSHOT, pools=(replace(pool, replicas=replicas),))
     pages = registry(Metrics(policy(replicas=1000)), replace(SOURCES, snapshot=lambda: snapshot))
-    assert max(len(family.samples) for family in pages.collect()) <= 2 * len(replicas)
+    assert max(len(family.samples) for family in pages.collect()) == REPLICAS_AT_ONCE * len(ReplicaState)
     text = b"".join([piece async for piece in render(pages, form)]).decode()
     assert text.count("# HELP tailgate_replica_state ") == 1
     states = [family for family in parse(text) if family.name == "tailgate_replica_state"]

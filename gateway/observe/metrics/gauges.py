@@ -244,7 +244,7 @@ def _pools(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
-    """Families of several samples a replica come in parts, one after the other."""
+    """Families come in parts, one after the other, so that the samples of a large fleet are never in memory at once."""
     replicas = [replica for pool in snapshot.pools for replica in pool.replicas]
     parts = [replicas[at : at + REPLICAS_AT_ONCE] for at in range(0, len(replicas) or 1, REPLICAS_AT_ONCE)]
     states = [(state, state.value) for state in ReplicaState]
@@ -267,19 +267,23 @@ def _replicas(snapshot: Snapshot) -> Iterator[Metric]:
                 for name in reasons
             ],
         )
-    yield gauge(
-        "tailgate_replica_score",
-        "Latency of the replica over what its pool takes for the same requests, against the pool's median: 2 is twice.",
-        ("pool", "replica", "latency"),
-        [
-            ((r.pool, r.name, latency), math.exp(excess))
-            for r in replicas
-            for latency, excess in (("ttft", r.health.ttft_excess), ("itl", r.health.itl_excess))
-        ],
-    )
+    score = "Latency of the replica over what its pool takes for the same requests, against the pool's median."
+    for part in parts:
+        yield gauge(
+            "tailgate_replica_score",
+            score,
+            ("pool", "replica", "latency"),
+            [
+                ((r.pool, r.name, latency), math.exp(excess))
+                for r in part
+                for latency, excess in (("ttft", r.health.ttft_excess), ("itl", r.health.itl_excess))
+            ],
+        )
     for name, text, unit, read in REPLICA_GAUGES:
-        rows = [((replica.pool, replica.name), read(replica)) for replica in replicas]
-        yield gauge(name, text, ("pool", "replica"), [(key, value) for key, value in rows if value is not None], unit)
+        for part in parts:
+            rows = [((r.pool, r.name), read(r)) for r in part]
+            told = [(key, value) for key, value in rows if value is not None]
+            yield gauge(name, text, ("pool", "replica"), told, unit)
 
 
 def _sample(replica: ReplicaView) -> Sample:

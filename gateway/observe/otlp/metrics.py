@@ -1,6 +1,7 @@
 """Sends the families of the page /metrics to a collector, under the same names.
 
-They are read on the event loop, one after the other, and translated and sent in a thread.
+They are read on the event loop, one after the other. A thread translates and sends as many as one message takes before
+further ones are read: to free many samples at once, or to look for garbage among them, would stop the loop.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -70,11 +73,16 @@ class MetricExporter:
 
     async def export(self) -> None:
         """Send the present values. A collector that is away gets later ones: counts only grow, so it misses none."""
-        families = []
+        times = self._started_ns, int(self._unix_s() * 1e9)
+        families: list[Family] = []
         for family in (await self._registry()).collect():
             families.append(family)
+            if sum(len(family.samples) for family in families) >= MAX_POINTS:
+                if not await asyncio.to_thread(self._send, families, times):
+                    return
+                families = []
             await asyncio.sleep(0)  # other work runs in between
-        await asyncio.to_thread(self._send, families)
+        await asyncio.to_thread(self._send, families, times)
 
     async def aclose(self) -> None:
         """Send the last values, if the collector takes them at once."""
@@ -84,18 +92,19 @@ class MetricExporter:
 
     # ---- in the thread
 
-    def _send(self, families: Iterable[Family]) -> None:
-        times = self._started_ns, int(self._unix_s() * 1e9)
+    def _send(self, families: Sequence[Family], times: tuple[int, int]) -> bool:
+        """Send families. Returns whether the collector took them."""
         for request in requests_of(families, times, self._resource):
             problem, _ = self._collector.send(request.SerializeToString())
             if problem:
                 if not self._is_failing:
                     log.warning("metrics are not exported: %s: %s", self._collector.url, problem)
                 self._is_failing = True
-                return
+                return False
         if self._is_failing:
             log.info("metrics are exported to %s again", self._collector.url)
         self._is_failing = False
+        return True
 
 
 def requests_of(
@@ -104,7 +113,7 @@ def requests_of(
     """Messages with all families. `times`: the start of all counts, and now, in Unix nanoseconds."""
     waiting: list[Metric] = []
     points = 0
-    for metric in (metric for family in families for metric in _metrics(family, times)):
+    for metric in (metric for family in _whole(families) for metric in _metrics(family, times)):
         waiting.append(metric)
         points += _points(metric)
         if points >= MAX_POINTS:
@@ -112,6 +121,14 @@ def requests_of(
             waiting, points = [], 0
     if waiting:
         yield _request(waiting, named)
+
+
+def _whole(families: Iterable[Family]) -> Iterator[Family]:
+    """The families, whose parts follow each other, as one of each name."""
+    for _, (whole, *parts) in groupby(families, key=attrgetter("name")):
+        for part in parts:
+            whole.samples += part.samples
+        yield whole
 
 
 def _request(metrics: Sequence[Metric], named: Resource) -> ExportMetricsServiceRequest:

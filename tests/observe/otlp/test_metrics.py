@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import httpx
 import pytest
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from gateway.observe.metrics.exposition import registry, registry_in_pieces
@@ -107,6 +109,40 @@ def test_metrics_of_many_replicas_are_sent_in_messages_that_a_collector_takes() 
     sizes = [len(one.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points) for one in sent]
     assert sizes == [MAX_POINTS] * 3
     assert max(one.ByteSize() for one in sent) < 4 * 2**20
+
+
+class InParts:
+    """A collector of many families that are freed as soon as nobody reads them."""
+
+    def __init__(self) -> None:
+        self.told: list[ref[Metric]] = []
+        self.most = 0
+        """Samples that were in memory at once."""
+
+    def collect(self) -> Iterator[Metric]:
+        for number in range(10):
+            for _ in range(10):
+                part = Metric(f"many_{number}", "Many.", "gauge")
+                for replica in range(MAX_POINTS // 10):
+                    part.add_sample(f"many_{number}", {"replica": f"r{replica}"}, replica)
+                self.told.append(ref(part))
+                alive = [one for told in self.told if (one := told()) is not None]
+                self.most = max(self.most, sum(len(one.samples) for one in alive))
+                del alive
+                yield part
+                del part
+
+
+async def test_families_of_a_large_fleet_are_sent_before_further_ones_are_read(receiver: Receiver) -> None:
+    parts = InParts()
+
+    async def registry_of_parts() -> InParts:
+        return parts
+
+    await MetricExporter(registry_of_parts, receiver.environment).aclose()
+    assert len(receiver.messages) == 10
+    assert len(receiver.metrics["many_9"].gauge.data_points) == MAX_POINTS
+    assert parts.most <= 3 * MAX_POINTS
 
 
 def test_wrong_interval_is_named() -> None:
