@@ -1,7 +1,7 @@
 """Sends the families of the page /metrics to a collector, under the same names.
 
 They are read on the event loop, one after the other. A thread translates and sends as many as one message takes before
-further ones are read: to free many samples at once, or to look for garbage among them, would stop the loop.
+further ones are read. A collection of garbage among the samples of a large fleet would stop the loop.
 """
 
 from __future__ import annotations
