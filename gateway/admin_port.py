@@ -149,6 +149,7 @@ class AdminPort:
         return "" if self.controller.alive() else "no replica can be reached"
 
 
-def unfit(controller: Controller) -> frozenset[str]:
-    """Names of the replicas that get no requests now."""
-    return frozenset(name for _, name, state, _ in controller.states() if state is not ReplicaState.UP)
+def is_out(controller: Controller, name: str) -> bool:
+    """Whether a replica of the policy gets no requests now."""
+    replica = controller.state.fleet.replica(name)
+    return replica is not None and replica.state is not ReplicaState.UP

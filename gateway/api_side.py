@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 from gateway.core.policy import Policy
@@ -43,10 +43,10 @@ class ApiSide:
         copied: Callable[[str, str, MirrorResult], None],
         board: ModelBoard,
         lists: ModelLists,
-        unfit: Callable[[], Collection[str]],
+        is_out: Callable[[str], bool],
     ) -> None:
-        """`copied`: called with model, shadow pool and result of each copy. `unfit`: returns the names of the replicas
-        that get no requests.
+        """`copied`: called with model, shadow pool and result of each copy. `is_out`: whether the replica of a name
+        gets no requests.
         """
         clock, bug = driver.clock, partial(driver.supervisor.caught, Callback.WATCH)
         self.settings = settings
@@ -60,13 +60,13 @@ class ApiSide:
             write_stall_s=settings.write_stall_s,
             max_connections=settings.max_connections or connections_that_fit(policy),
         )
-        self.mirrors = Mirrors(policy, clock, unfit, board.takes, copied, bug)
+        self.mirrors = Mirrors(policy, clock, is_out, board.takes, copied, bug)
         self.oddities = Oddities(meter, clock)
         self.upstreams = Upstreams(self.oddities, clock, lists)
         self.services = ExchangeServices(driver, self.upstreams, meter, self.mirrors)
         if settings.trace_share is not None:
             self.services.trace_ratio = settings.trace_share
-        counts = EngineCounts(clock, random.Random(), unfit, board.takes)
+        counts = EngineCounts(clock, random.Random(), is_out, board.takes)
         self.handler = RequestHandler(policy, self.services, board, settings.host, counts.ask)
         self.steps = (self.services.keep_alives.sweep, self.upstreams.sweep)
         """To be called with the time at each sweep."""

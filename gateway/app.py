@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.admin_port import AdminPort, unfit
+from gateway.admin_port import AdminPort, is_out
 from gateway.api_side import CLOSE_GRACE_S, ApiSide
 from gateway.core.controller import Controller
 from gateway.core.journal.recorder import Recorded
@@ -96,9 +96,9 @@ class Gateway:
         self._facts = None if self.store is None else LearnedFacts(self.store, self.driver, unix_s)
         self._admin_limits = _admin_limits(settings)
         self.board = ModelBoard(int(time.time()))
-        out_of_service, bug = partial(unfit, self.controller), partial(self.driver.supervisor.caught, Callback.WATCH)
+        out_of_service, bug = partial(is_out, self.controller), partial(self.driver.supervisor.caught, Callback.WATCH)
         self.fleet = FleetWatcher(
-            self.driver.observe, self.board, clock=clock, random=random.Random(), on_bug=bug, unfit=out_of_service
+            self.driver.observe, self.board, clock=clock, random=random.Random(), on_bug=bug, is_out=out_of_service
         )
         self.metrics.engine_share = self.fleet.times.queue_share
         api = self.api = ApiSide(

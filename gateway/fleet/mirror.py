@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway.core.policy import Mirror, Model, Policy
@@ -27,16 +27,16 @@ class Mirrors:
         self,
         policy: Policy,
         clock: Callable[[], float],
-        unfit: Callable[[], Collection[str]],
+        is_out: Callable[[str], bool],
         takes: Callable[[str, str], bool],
         told: Callable[[str, str, MirrorResult], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
-        """`unfit`: returns the names of replicas that get no requests. `takes`: takes a replica and a model, and
+        """`is_out`: whether the replica of a name gets no requests. `takes`: takes a replica and a model, and
         returns whether the replica may serve it. `told`: called with model, pool and result of each copy.
         """
         self._clock = clock
-        self._unfit = unfit
+        self._is_out = is_out
         self._takes = takes
         self._told = told
         self._on_bug = on_bug
@@ -130,8 +130,7 @@ class Mirrors:
         return sum(self._under_way[name] for name in replicas) < limit
 
     def _least_busy(self, pool: PoolSpec, model: str) -> ReplicaSpec | None:
-        unfit = self._unfit()
-        fit = [each for each in pool.replicas if each.name not in unfit and self._takes(each.name, model)]
+        fit = [each for each in pool.replicas if not self._is_out(each.name) and self._takes(each.name, model)]
         return min(fit, key=lambda replica: self._under_way[replica.name], default=None)
 
     async def _copy(self, model: str, pool: str, fetcher: Fetcher) -> None:
@@ -141,7 +140,7 @@ class Mirrors:
             self._on_bug(error)
             answer = Failed(ReadFault.GARBAGE, f"a bug of the gateway: {type(error).__name__}")
         finally:
-            await fetcher.aclose()
+            fetcher.close()
         self._told(model, pool, MirrorResult.FAILED if isinstance(answer, Failed) else MirrorResult.OK)
 
     def _over(self, task: asyncio.Task[None], replica: str, size: int) -> None:

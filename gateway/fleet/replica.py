@@ -122,7 +122,7 @@ class ReplicaWatch:
                 await self._read(Reading.HEALTH, self._check_health, fetcher)
                 await self._sleep(health.interval_s * self._tools.stretch())
         finally:
-            await fetcher.aclose()
+            fetcher.close()
 
     async def _ask_whether_asleep(self) -> bool | Failed:
         """Ask vLLM. A server without sleep mode (VLLM_SERVER_DEV_MODE) answers 404: it is awake. After any other
@@ -132,7 +132,7 @@ class ReplicaWatch:
         try:
             answer = await fetcher.get()
         finally:
-            await fetcher.aclose()
+            fetcher.close()
         if isinstance(answer, Failed):
             why = f"GET /is_sleeping, because of hold.wake.sleeping: {answer.detail}"
             return False if answer.status == _NOT_FOUND else Failed(answer.fault, why, answer.status)
@@ -174,8 +174,7 @@ class ReplicaWatch:
         """Probe a server that gets no requests, or only single ones: nobody else may come to show that it serves. It
         must list its models, and answer a completion of one token if the policy allows completions of our own.
         """
-        out = self._tools.unfit()
-        if not any(spec.name in out for spec in self.target.replicas):
+        if not any(self._tools.is_out(spec.name) for spec in self.target.replicas):
             return
         asked_at, target = self._tools.clock(), self.target
         times = min(1, target.health.warmup)
@@ -222,7 +221,7 @@ class ReplicaWatch:
                 interval_s = health.scrape_interval_s * self._tools.stretch()
                 await self._sleep(self._readings.interval_s(Reading.METRICS, interval_s))
         finally:
-            await fetcher.aclose()
+            fetcher.close()
 
     async def _scrape(self, fetcher: Fetcher) -> None:
         page = await fetcher.get()
@@ -249,10 +248,10 @@ class ReplicaWatch:
                 _resolve(awaiting)
                 if not fetcher.is_waiting:
                     # The connection is not kept. After half a minute, the replica would mostly have closed it.
-                    await fetcher.aclose()
+                    fetcher.close()
         finally:
             _resolve(self._awaiting)
-            await fetcher.aclose()
+            fetcher.close()
 
     async def _list_models(self, fetcher: Fetcher) -> None:
         losses = self._losses

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -94,8 +94,8 @@ class Tools:
     pause: Callable[[float], Awaitable[None]]
     models_interval_s: float
     on_bug: Callable[[Exception], None]
-    unfit: Callable[[], Collection[str]]
-    """Names of the replicas that get no requests."""
+    is_out: Callable[[str], bool]
+    """Whether the replica of a name gets no requests."""
     times: EngineTimes
     stretch: Callable[[], float]
     """How many times as long as written an interval is (>= 1), because the fleet is large."""

@@ -7,7 +7,7 @@ replica. A replica that cannot answer is skipped for a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -47,14 +47,14 @@ class EngineCounts:
         self,
         clock: Callable[[], float],
         random: Random,
-        unfit: Callable[[], Collection[str]] = frozenset,
+        is_out: Callable[[str], bool] = lambda _: False,
         takes: Callable[[str, str], bool] = takes_any,
     ) -> None:
-        """`unfit`: returns the names of replicas that get no requests, because they are down, drained or ejected.
+        """`is_out`: whether the replica of a name gets no requests, because it is down, drained or ejected.
         `takes`: takes a replica and a model, and returns whether the replica may serve it.
         """
         self._clock = clock
-        self._unfit = unfit
+        self._is_out = is_out
         self._takes = takes
         self._random = random
         self._resting: dict[str, float] = {}
@@ -66,12 +66,12 @@ class EngineCounts:
         """Prompt tokens of a request in Anthropic's format; None if no replica answers. `model`: its name in `body`.
         `rid`: its `x-request-id`.
         """
-        now, unfit = self._clock(), self._unfit()
+        now = self._clock()
         candidates = [
             (spec, pool)
             for pool in pools
             for spec in pool.replicas
-            if spec.name not in unfit and self._takes(spec.name, model) and self._resting.get(spec.url, now) <= now
+            if not self._is_out(spec.name) and self._takes(spec.name, model) and self._resting.get(spec.url, now) <= now
         ]
         if not candidates:
             return None
@@ -91,7 +91,7 @@ class EngineCounts:
         try:
             answer = await fetcher.get()
         finally:
-            await fetcher.aclose()
+            fetcher.close()
         tokens = answer if isinstance(answer, Failed) else _read(answer)
         if isinstance(tokens, Failed):
             self._rest(spec, tokens)

@@ -81,7 +81,7 @@ class Waker:
         try:
             answer = await fetcher.get()
         finally:
-            await fetcher.aclose()
+            fetcher.close()
         what = "/wake_up of a replica that sleeps" if timeout_s == WAKE_UP_S else "wake.url"
         if isinstance(answer, Failed):
             log.warning("pool %s has requests on hold, and its %s failed: %s; it is called again", pool, what, answer)

@@ -61,4 +61,4 @@ async def _ask(fetcher: Fetcher) -> bytes | Failed:
     try:
         return await fetcher.get()
     finally:
-        await fetcher.aclose()
+        fetcher.close()

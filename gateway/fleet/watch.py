@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -51,16 +51,16 @@ class FleetWatcher:
         on_bug: Callable[[Exception], None],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         models_interval_s: float = 30.0,
-        unfit: Callable[[], Collection[str]] = frozenset,
+        is_out: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`clock`: monotonic seconds, for the times of readings. `random`: draws the jitter of pauses. `pause`: waits.
 
         `on_bug`: called with an exception that a reading raised. The reading counts as failed, and its loop goes on.
-        `unfit`: returns the names of the replicas that get no requests. They are probed.
+        `is_out`: whether the replica of a name gets no requests. It is probed.
         """
         self.times = EngineTimes()
         self._tools = Tools(
-            on_sample, board, clock, random, pause, models_interval_s, on_bug, unfit, self.times, self._stretch
+            on_sample, board, clock, random, pause, models_interval_s, on_bug, is_out, self.times, self._stretch
         )
         self._running: dict[str, _Running] = {}
         self._stretched = 1.0

@@ -175,7 +175,7 @@ class Relay:
             self._meter.copied,
             self._board,
             lists,
-            lambda: self._unfit,
+            lambda name: name in self._unfit,
         )
         api.services.responses.on_kept = lambda row: self._tell((frames.STORED, row))
         self._listener = api.listener()

@@ -8,9 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator
-from typing import Any, cast
 
-import httpx
 import pytest
 
 from gateway.core.pool_spec import ReplicaAccess
@@ -35,7 +33,7 @@ async def once(url: str, *, timeout_s: float = 10.0, limit_bytes: int = 1000) ->
     try:
         return await one.get()
     finally:
-        await one.aclose()
+        one.close()
 
 
 async def test_fetcher_reuses_its_connection_and_closes_it_at_its_end(fake: FakeReplica) -> None:
@@ -43,7 +41,7 @@ async def test_fetcher_reuses_its_connection_and_closes_it_at_its_end(fake: Fake
     one = fetcher(fake.url + "/x")
     assert [await one.get() for _ in range(3)] == [b"hello"] * 3
     assert fake.connections == 1
-    await one.aclose()
+    one.close()
     await until(lambda: fake.open_connections == 0)
 
 
@@ -66,7 +64,7 @@ async def test_fetcher_keeps_a_connection_as_long_as_the_answer_allows(
     one = fetcher(fake.url + "/x")
     assert [await one.get(), await one.get()] == [b"hello", b"hello"]
     assert fake.connections == connections
-    await one.aclose()
+    one.close()
 
 
 async def test_fetcher_reconnects_after_the_replica_closed_the_connection(fake: FakeReplica) -> None:
@@ -78,7 +76,26 @@ async def test_fetcher_reconnects_after_the_replica_closed_the_connection(fake: 
     assert await one.get() == Failed(ReadFault.UNREACHABLE, "Connection refused")
     await fake.start(port)
     assert await one.get() == b"hello"
-    await one.aclose()
+    one.close()
+
+
+async def test_a_connection_that_the_replica_closed_while_idle_is_a_loss(fake: FakeReplica) -> None:
+    """Another process may answer there now, so the watch reads its models again."""
+    one = fetcher(fake.url + "/health")
+    assert await one.get() == b""
+    await fake.hang_up()
+    await until(lambda: fake.open_connections == 0)
+    assert await one.get() == b""
+    assert (one.losses, fake.connections) == (1, 2)
+    one.close()
+
+
+async def test_a_connection_with_bytes_that_nobody_asked_for_is_not_used_again(fake: FakeReplica) -> None:
+    fake.answers["/x"] = answer("hello") + answer("of nobody")
+    one = fetcher(fake.url + "/x")
+    assert [await one.get(), await one.get()] == [b"hello", b"hello"]
+    assert fake.connections == 2
+    one.close()
 
 
 async def test_fetched_body_without_a_length_ends_with_its_connection(fake: FakeReplica) -> None:
@@ -88,13 +105,13 @@ async def test_fetched_body_without_a_length_ends_with_its_connection(fake: Fake
     await until(lambda: len(fake.asked) == 1)
     await fake.hang_up()
     assert await asked == b"hello"
-    await one.aclose()
+    one.close()
 
 
 async def test_fetch_sends_key_and_user_agent_and_asks_for_no_compression(fake: FakeReplica) -> None:
     one = fetcher(fake.url + "/health", key="sk-upstream")
     assert await one.get() == b""
-    await one.aclose()
+    one.close()
     head = fake.asked[0].lower()
     assert b"authorization: bearer sk-upstream\r\n" in head
     assert b"accept-encoding: identity\r\n" in head
@@ -116,7 +133,7 @@ async def test_cookies_of_a_replica_are_not_sent_with_the_next_fetch(fake: FakeR
     one = fetcher(fake.url + "/x")
     await one.get()
     await one.get()
-    await one.aclose()
+    one.close()
     assert len(fake.asked) == 2
     assert b"cookie" not in fake.asked[1].lower()
 
@@ -175,7 +192,7 @@ async def test_silent_replica_is_a_fetch_timeout_and_the_next_fetch_reconnects(
     one = fetcher(fake.url + "/x", timeout_s=0.05)
     assert await one.get() == Failed(ReadFault.TIMEOUT, "no complete answer within 0.05 s")
     await until(lambda: fake.open_connections == 0)
-    await one.aclose()
+    one.close()
 
 
 async def test_a_fetcher_recovers_from_any_number_of_cancellations(fake: FakeReplica) -> None:
@@ -190,7 +207,7 @@ async def test_a_fetcher_recovers_from_any_number_of_cancellations(fake: FakeRep
             await waiting
     fake.answers["/x"] = answer("back")
     assert await one.get() == b"back"
-    await one.aclose()
+    one.close()
 
 
 async def test_fetch_from_a_closed_port_is_unreachable() -> None:
@@ -200,49 +217,47 @@ async def test_fetch_from_a_closed_port_is_unreachable() -> None:
         assert await once(url) == Failed(ReadFault.UNREACHABLE, "Connection refused")
 
 
-async def test_non_http_answer_is_a_broken_fetch(fake: FakeReplica) -> None:
-    fake.answers["/x"] = b"SSH-2.0-OpenSSH_9.2\r\n\r\n"
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: some\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nmany\r\n",
+    ],
+)
+async def test_non_http_answer_is_a_broken_fetch(fake: FakeReplica, raw: bytes) -> None:
+    fake.answers["/x"] = raw
     failed = await once(fake.url + "/x")
     assert isinstance(failed, Failed)
     assert failed.fault is ReadFault.BROKEN
+
+
+async def test_answer_that_breaks_off_is_a_broken_fetch(fake: FakeReplica) -> None:
+    fake.answers["/x"] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
+    asked = asyncio.create_task(once(fake.url + "/x"))
+    await until(lambda: len(fake.asked) == 1)
+    await fake.hang_up()
+    assert await asked == Failed(ReadFault.BROKEN, "the answer broke off (the connection was closed)")
 
 
 async def test_fetch_errors_never_quote_the_key(fake: FakeReplica) -> None:
     """A header whose value would begin another header is not sent either."""
     one = fetcher(fake.url + "/health", key="sk-canary\nx")
     failed = await one.get()
-    await one.aclose()
+    one.close()
     assert isinstance(failed, Failed)
     assert "canary" not in str(failed)
     assert not fake.asked
 
 
-@pytest.mark.parametrize("host", ["10.0.0.256", "010.0.0.1", "xn--a"])
+@pytest.mark.parametrize("host", ["10.0.0.256", "xn--a"])
 async def test_fetch_from_an_impossible_host_is_unreachable(host: str) -> None:
     """It must not be an exception, which would end the watch of all replicas."""
     failed = await once(f"http://{host}:8000/health")
     assert isinstance(failed, Failed)
     assert failed.fault is ReadFault.UNREACHABLE
-
-
-async def test_fetch_that_is_reset_at_once_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over uvloop, anyio asks a closed socket for its peer, once in a hundred times."""
-
-    async def reset(*_: object) -> None:
-        nobody = cast(socket.socket, None)
-        nobody.getpeername()
-
-    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", reset)
-    assert await once("http://127.0.0.1:1/x") == Failed(ReadFault.UNREACHABLE, "the connection was reset at once")
-
-
-async def test_own_error_during_a_fetch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def wrong(transport: httpx.AsyncHTTPTransport, _: object) -> None:
-        cast(Any, transport).nothing_of_the_kind()
-
-    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", wrong)
-    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
-        await once("http://127.0.0.1:1/x")
 
 
 async def test_answer_that_arrived_while_the_gateway_stood_still_is_read(fake: FakeReplica) -> None:
@@ -271,6 +286,6 @@ async def test_answer_that_arrived_while_the_gateway_stood_still_is_read(fake: F
     try:
         assert await one.get() == b"hello"
     finally:
-        await one.aclose()
+        one.close()
         server.close()
-        thread.join()
+        await asyncio.to_thread(thread.join)

@@ -32,7 +32,7 @@ class Shadow:
         self.mirrors = Mirrors(
             rules,
             lambda: self.now,
-            lambda: self.down,
+            lambda replica: replica in self.down,
             lambda replica, name: (name, replica in self.lacking) == ("next", False),
             lambda _m, _p, said: self.told.append(said),
             self.bugs.append,

@@ -43,6 +43,8 @@ class BoundedSlots(Slots[R]):
         self.gateways = 1
         """Gateways that share the replicas, this one included; 0 if that is unknown."""
         self._slots = 0
+        self.serving = 0.0
+        """Number of replicas that get requests. A replica in slow start counts as a fraction."""
         self._reserved: dict[str, int] = {}
         self._worst = 0
         """Replicas with a worse severity than this are not used: 0 healthy, 1 slow, 2 silent or failing."""
@@ -69,6 +71,7 @@ class BoundedSlots(Slots[R]):
             self.recount(replica, now)
             self.sync_max(replica)
         self._slots = sum(r.slots for r in self.replicas.values())
+        self.serving = math.fsum(r.share for r in self.replicas.values() if r.slots)
         self._reserve()
 
     def _max_slots_of(self, replica: R) -> int:
@@ -181,11 +184,6 @@ class BoundedSlots(Slots[R]):
             if other != tier.name:
                 spare -= max(0, reserved - self.by_tier.get(other, 0) - self.others_by_tier.get(other, 0))
         return spare > 0
-
-    @property
-    def serving(self) -> float:
-        """Number of replicas that get requests. A replica in slow start counts as a fraction."""
-        return math.fsum(replica.share for replica in self.replicas.values() if replica.slots)
 
 
 def _shares(reserve: tuple[tuple[str, float], ...], slots: int) -> dict[str, int]:

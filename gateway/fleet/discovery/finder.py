@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -73,13 +73,13 @@ class ReplicaFinder:
     def __init__(
         self,
         clock: Callable[[], float],
-        out: Callable[[], Collection[str]],
+        is_out: Callable[[str], bool],
         on_change: Callable[[], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
-        """`out`: returns the names of the replicas that get no requests, by their own health."""
+        """`is_out`: whether the replica of a name gets no requests, by its own health."""
         self._clock = clock
-        self._out = out
+        self._is_out = is_out
         self._on_change = on_change
         self._on_bug = on_bug
         self._pools: dict[str, _Pool] = {}
@@ -202,15 +202,14 @@ class ReplicaFinder:
 
     def _settle(self) -> None:
         now, changed = self._clock(), False
-        out = self._out() if any(pool.membership.held for pool in self._pools.values()) else frozenset()
         for name, pool in self._pools.items():
             before = pool.membership.urls
             listings = {source: followed.listing for source, followed in pool.sources.items()}
 
-            def is_out(url: str, pool: _Pool = pool) -> bool:
-                return all(spec.name in out for spec in replicas_at(url, "", pool.discovery.dp, is_found=True))
+            def are_out(url: str, pool: _Pool = pool) -> bool:
+                return all(self._is_out(spec.name) for spec in replicas_at(url, "", pool.discovery.dp, is_found=True))
 
-            if pool.membership.settle(listings, is_out, now):
+            if pool.membership.settle(listings, are_out, now):
                 changed = True
                 _log_change(name, before, pool.membership.urls)
         if changed:
