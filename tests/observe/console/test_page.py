@@ -198,6 +198,16 @@ async def test_usage_page_sums_by_tenant_with_a_total(rig: Rig) -> None:
     await expect(rig.page.locator("#used").get_by_role("row", name="emulated")).to_be_visible()
 
 
+async def test_console_is_painted_before_a_busy_gateway_answers_its_questions(rig: Rig) -> None:
+    asked: list[str] = []
+    await rig.page.route("**/admin/**", lambda route: asked.append(route.request.url))  # never answered
+    await rig.open()
+    await rig.page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+    await expect(rig.page.get_by_role("link", name="Requests")).to_be_visible()
+    assert asked
+    await rig.page.unroute_all(behavior="ignoreErrors")
+
+
 async def test_console_is_small(rig: Rig) -> None:
     async with httpx.AsyncClient() as client:
         page = await client.get(f"{rig.gateway.admin_url}/")
