@@ -280,8 +280,9 @@ class HedgeThresholdView:
     samples: int
     censored: int
     """Number of samples that were cancelled before a first token."""
-    p95_s: float | None
-    """p95 of TTFT in seconds, counted from sent; None before enough samples."""
+    quantile: float
+    late_s: float | None
+    """This quantile (0-1) of TTFT, in seconds from sent; None before enough samples."""
 
 
 @dataclass(frozen=True, slots=True)

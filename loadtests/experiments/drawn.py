@@ -168,7 +168,7 @@ class Servers:
 
     def _read_thresholds(self) -> None:
         for pool in self._controller.snapshot(self._now).hedged_pools:
-            self._thresholds += [threshold.p95_s for threshold in pool.thresholds if threshold.p95_s is not None]
+            self._thresholds += [threshold.late_s for threshold in pool.thresholds if threshold.late_s is not None]
 
     def _ask(self, number: int) -> Request:
         policy = self._policy

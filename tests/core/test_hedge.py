@@ -89,7 +89,7 @@ class TestLateFirstToken:
             first_tokens = TtftQuantiles()
             for number in range(2 * MIN_SAMPLES):
                 if looks and number == MIN_SAMPLES:
-                    assert first_tokens.views()
+                    assert first_tokens.views((0.95,))
                 first_tokens.add(7, 0.1 + 0.1 * number, False, 10.0 + 0.01 * number)
             found.append(first_tokens.quantile(7, 0.95, 11.0))
         assert found[0] == found[1] == pytest.approx(9.6, rel=0.02)
@@ -375,8 +375,18 @@ class TestHedgeViews:
         (of,) = story.controller.snapshot(story.now).hedged_pools
         (threshold,) = of.thresholds
         assert (of.pool, threshold.unread_tokens, threshold.samples, threshold.censored) == ("p", 128, 50, 0)
-        assert threshold.p95_s == pytest.approx(1.0, rel=0.02)
+        assert (threshold.quantile, threshold.late_s) == (0.95, pytest.approx(1.0, rel=0.02))
         assert of.won is None
+
+    def test_thresholds_are_shown_at_the_quantiles_of_the_tiers(self) -> None:
+        """One request in five takes a second, the others a tenth of it."""
+        of_std = rules(replace(ALWAYS, quantile=0.9))
+        early = tier("early", hedge=replace(ALWAYS, quantile=0.5))
+        story = warmed(play(of_std), 1.0, prompt=100)
+        story.configured(replace(of_std, tiers={**of_std.tiers, "early": early}))
+        (of,) = story.controller.snapshot(story.now).hedged_pools
+        told = {threshold.quantile: threshold.late_s for threshold in of.thresholds}
+        assert told == {0.5: pytest.approx(0.1, rel=0.02), 0.9: pytest.approx(1.0, rel=0.02)}
 
     def test_snapshot_shows_no_hedging_of_removed_pools_and_tiers(self) -> None:
         story = late(warmed(play(rules()))).whatever().configured(policy(pool("q", "s1"), tier("other", hedge=ALWAYS)))

@@ -182,7 +182,7 @@ SNAPSHOT = Snapshot(
         ),
     ),
     tenants=(LimitView("acme", "premium", 60.0, 41.5, 18.5, None, None, None, None, 5),),
-    hedged_pools=(HedgePoolView("short", (HedgeThresholdView(256, 80, 3, 0.4),), 0.6, False),),
+    hedged_pools=(HedgePoolView("short", (HedgeThresholdView(256, 80, 3, 0.95, 0.4),), 0.6, False),),
     hedged_tiers=(HedgeTierView("premium", 3.5, 900.0, 4, (("won", 6), ("lost", 4)), (("budget", 2),), 2560, 12),),
     forecast=ForecastView(
         (

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -151,10 +152,10 @@ class PoolHedges:
             self.suspended_until = now + SUSPENSION_S
         return now < self.suspended_until
 
-    def view(self, pool: str, now: float) -> HedgePoolView:
+    def view(self, pool: str, now: float, quantiles: Iterable[float]) -> HedgePoolView:
         """A copy for the admin pages and metrics."""
         won = sum(self.won) / len(self.won) if self.won else None
-        return HedgePoolView(pool, self.first_tokens.views(), won, self.suspended_until > now)
+        return HedgePoolView(pool, self.first_tokens.views(quantiles), won, self.suspended_until > now)
 
 
 class Hedges(Learner):
@@ -178,7 +179,8 @@ class Hedges(Learner):
         """Apply a policy. Requests under way keep their tier. Removed pools and tiers are forgotten."""
         self._pools = {name: pool for name, pool in self._pools.items() if name in policy.pools}
         self._tiers = {name: tier for name, tier in self._tiers.items() if name in policy.tiers}
-        self.on = len(self.timers) > 0 or any(tier.hedge is not None for tier in policy.tiers.values())
+        self._quantiles = sorted({tier.hedge.quantile for tier in policy.tiers.values() if tier.hedge is not None})
+        self.on = len(self.timers) > 0 or bool(self._quantiles)
 
     # ---- events of requests and attempts, in this order
 
@@ -308,7 +310,7 @@ class Hedges(Learner):
 
     def pool_views(self, now: float) -> tuple[HedgePoolView, ...]:
         """State of hedging in every pool, for the admin pages and metrics."""
-        return tuple(pool.view(name, now) for name, pool in self._pools.items())
+        return tuple(pool.view(name, now, self._quantiles) for name, pool in self._pools.items())
 
     def tier_views(self) -> tuple[HedgeTierView, ...]:
         """Cost and gain of every tier's duplicates, for the admin pages and metrics."""

@@ -8,6 +8,7 @@ samples has no quantiles.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 from gateway.core.estimators.survival import Survival
@@ -67,14 +68,13 @@ class TtftQuantiles:
             self._quantiles[key] = _estimate(self._now, bucket, quantile)
         return self._quantiles[key]
 
-    def views(self) -> tuple[HedgeThresholdView, ...]:
-        """All buckets with samples, with their p95. Changes nothing: a read must not change a hedge threshold."""
+    def views(self, quantiles: Iterable[float]) -> tuple[HedgeThresholdView, ...]:
+        """These quantiles of all buckets with samples. Changes nothing: a read must not change a hedge threshold."""
         merged = self._merged()
         return tuple(
-            HedgeThresholdView(
-                2**bucket, survival.total, survival.total - survival.events, _estimate(merged, bucket, 0.95)
-            )
-            for bucket, survival in merged.items()
+            HedgeThresholdView(2**bucket, own.total, own.total - own.events, q, _estimate(merged, bucket, q))
+            for bucket, own in merged.items()
+            for q in quantiles
             if bucket >= 0
         )
 
