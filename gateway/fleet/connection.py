@@ -52,14 +52,18 @@ class ReadingConnection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether it may be used for another request."""
-        return self._transport is not None and not self.is_busy and self._loop.time() - self._ended_at < KEEPALIVE_S
+        transport = self._transport
+        return transport is not None and not transport.is_closing() and not self.is_busy and self._is_recent()
+
+    def _is_recent(self) -> bool:
+        return self._loop.time() - self._ended_at < KEEPALIVE_S
 
     async def ask(self, request: bytes) -> bytes | Failed | Exception:
         """Send a request. Returns the answer, or an exception that says how the connection broke."""
         self.asked_at = self._loop.time()
         self._reset()
-        if self._transport is None:
-            return self._answer
+        if self._transport is None or self._transport.is_closing():
+            return self._answer if isinstance(self._answer, Exception) else ConnectionError("the connection was closed")
         self.is_busy = True
         self._transport.write(request)
         return await self.answer()
@@ -100,7 +104,7 @@ class ReadingConnection(asyncio.Protocol):
                 bytes(self._held) if is_whole else exc or ConnectionError("the connection was closed"), keep=False
             )
         elif self._transport is not None:
-            self.was_lost = self.is_idle
+            self.was_lost = self._is_recent()
             self._transport = None
             self._answer = exc or ConnectionError("the connection was closed")
 

@@ -105,16 +105,18 @@ class Fetcher:
                 # the replica may have closed a reused connection; a new one is tried at once
                 self.losses += 1
             self.close()
-        connection = self._connection = ReadingConnection(self._limit_bytes)
+        connection = ReadingConnection(self._limit_bytes)
         try:
             await self._connect(connection)
         except OSError as error:
-            self.close()
             self.losses += 1
             return Failed(ReadFault.UNREACHABLE, self._tls_cause(error) or _cause(error))
         except UnicodeError:
-            self.close()
             return Failed(ReadFault.UNREACHABLE, "the host name in its URL is not valid")
+        except asyncio.CancelledError:
+            connection.close()  # it may be open: uvloop closes it without a word
+            raise
+        self._connection = connection
         answer = await connection.ask(self._request)
         if isinstance(answer, Exception):
             self.losses += 1

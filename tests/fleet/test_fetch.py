@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -192,6 +193,23 @@ async def test_silent_replica_is_a_fetch_timeout_and_the_next_fetch_reconnects(
     one = fetcher(fake.url + "/x", timeout_s=0.05)
     assert await one.get() == Failed(ReadFault.TIMEOUT, "no complete answer within 0.05 s")
     await until(lambda: fake.open_connections == 0)
+    one.close()
+
+
+async def test_connection_that_is_made_too_late_is_not_used(fake: FakeReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def connect_and_hang(*where: Any, **how: Any) -> None:
+        await connect(*where, **how)
+        monkeypatch.undo()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(loop, "create_connection", connect_and_hang)
+    one = fetcher(fake.url + "/health", timeout_s=0.2)
+    assert isinstance(await one.get(), Failed)
+    await until(lambda: fake.open_connections == 0)
+    assert await one.get() == b""
     one.close()
 
 
