@@ -246,9 +246,6 @@ def _lines(engine: EngineKind, text: str, name: str) -> Lines:
                 raise _Garbage(f"{name} has more than {_MAX_SERIES} series")
             if engine is not EngineKind.SGLANG or _counts(line["labels"] or ""):
                 values.append((line["labels"] or "", _number(name, line["value"])))
-            end = line.end()
-            if not text.startswith(name, end):
-                return values  # the lines of a metric stand together, so the rest of the page need not be searched
         at = text.find(name, end)
     return values
 
