@@ -1,13 +1,14 @@
-"""Several gateways in front of the same engines, and what they must tell each other.
+"""Several gateways in front of the same engines: what must they tell each other?
 
 Four engines of 4, 32 or 256 seats, and as many slots. Each request goes to a random gateway. 1x is the load that the
 optimum can serve. Gateways share nothing, divide the slots by their number, or tell their loads at intervals through a
 store. Figures are ratios of all gateways together to a single gateway: weighted goodput, and the attainment of tier 0.
+Slots are not leased: the overshoot of one interval waits in the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -52,6 +53,10 @@ WAYS = (
     Way("slots divided", divided=True),
     *(Way(f"told/{1e3 * told_s:.0f} ms", told_s=told_s) for told_s in TOLD_S),
 )
+FINE = Way("told/25 ms", told_s=0.025)
+"""Played only for most gateways and seats: shows what the interval costs there."""
+WARMUP_S = 60.0
+"""Each of four gateways learns from a quarter of the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +88,21 @@ class Telling(Gateways):
 
 
 def several_gateways(runner: Runner) -> Findings:
-    """All cells, each short: the least of them decides. Each of four gateways learns from a quarter of the requests."""
+    """All cells, each short: the least of them decides."""
     quick = runner.effort.quick
     if not quick:
-        runner = replace(runner, effort=replace(runner.effort, seeds=2, seconds=30.0, warmup_s=40.0))
+        runner = replace(runner, effort=replace(runner.effort, seeds=2, seconds=30.0, warmup_s=WARMUP_S))
     seats = SEATS[:2] if quick else SEATS
     loads, counts = (LOADS[1:], GATEWAYS[:1]) if quick else (LOADS, GATEWAYS)
-    findings = Findings(runner.seeds)
+    effort = runner.effort
+    how = f"{effort.seeds} seeds, {effort.seconds:g} s of arrivals each after a warm-up of {effort.warmup_s:g} s"
+    findings = Findings(runner.seeds, how=f"{how} (quick)." if quick else f"{how}.")
     policy, workload = runner.policy(), runner.workload("main")
     longer = replace(workload, duration_s=100.0)
     one_x = {n: capacity(longer, policy, _fleet(n), seeds=(1,), precision=0.05) for n in seats}
     cells = [Cell(n, load) for n in seats for load in loads]
     cells += [Cell(n, load, count, way) for n in seats for load in loads for count in counts for way in WAYS]
+    cells += [] if quick else [Cell(seats[-1], load, counts[-1], FINE) for load in loads]
     runs = [
         (cell, policy, workload.at_rate(one_x[cell.seats] * cell.load), seed, runner.options)
         for cell in cells
@@ -129,11 +137,38 @@ def several_gateways(runner: Runner) -> Findings:
     ]
     table = grid_as_markdown(Grid("", columns, short))
     findings.notes.append(f"Weighted goodput and attainment of tier 0, divided by those of one gateway:\n\n{table}")
+    told = [(way, count) for way in (*WAYS, FINE) if way.told_s in (CHOSEN_S, FINE.told_s) for count in counts]
+    findings.notes.append(" ".join(filter(None, [_sentence(found, goodput, tier_0, *of) for of in told])))
     findings.raw |= {
         f"{cell.seats} seats, {cell.load:g}x, {cell.gateways}, {cell.way.name}": summary(of)
         for cell, of in found.items()
     }
     return findings
+
+
+def _sentence(
+    found: Mapping[Cell, list[Result]],
+    goodput: Mapping[Cell, Interval],
+    tier_0: Mapping[Cell, Interval],
+    way: Way,
+    count: int,
+) -> str:
+    """The least figures of the cells of so many gateways; empty if there is none."""
+    of = [cell for cell in goodput if cell.way is way and cell.gateways == count]
+    if not of:
+        return ""
+    seats, loads = sorted({cell.seats for cell in of}), sorted({cell.load for cell in of})
+    where = f"with {_either(map(str, seats))} seats at {_either(f'{load:g}x' for load in loads)}"
+    good, tier = _least(goodput, of), _least(tier_0, of)
+    least = f"{good.value:.3f} of the goodput of one gateway and {tier.value:.3f} of its tier 0"
+    in_time = min(run.tiers["tier-0"].attainment_served or 0.0 for cell in of for run in found[cell])
+    told = f"Told every {1e3 * way.told_s:.0f} ms, {count} gateways {where} keep at least {least}"
+    return f"{told}. Of the tier 0 that they serve, at least {in_time:.3f} is in time."
+
+
+def _either(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def served(of: tuple[Cell, Policy, Synthetic, int, Options]) -> Result:
