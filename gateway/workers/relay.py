@@ -29,8 +29,6 @@ from gateway.workers.control import Control, Say
 
 log = logging.getLogger("tailgate")
 
-TELL_LOADS_S = 0.1
-
 
 class RemoteLists:
     """The models of servers, as the decider reads them."""
@@ -71,7 +69,9 @@ class Relay:
         self._listener: Listener | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeper: Sweeper | None = None
-        self._lag = LoopLag(time.monotonic, lambda _now: None)
+        self._lag = LoopLag(time.monotonic, self._tell_supervisor)
+        self._told = -1, -1
+        """Connections and requests, as the supervisor was told last."""
         self._channel: Channel | None = None
         self._tasks: set[asyncio.Task[object]] = set()
         self.is_broken = False
@@ -187,7 +187,6 @@ class Relay:
         if self._settings.ssl_certfile is not None:
             self._start(self._listener.watch_certificate(self._settings.ssl_certfile, self._settings.ssl_keyfile))
         self._start(self._lag.run())
-        self._start(self._tell_supervisor(api))
         self._start(self._say_ready(self._listener))
         return api
 
@@ -211,14 +210,11 @@ class Relay:
             except (ValueError, RuntimeError) as error:
                 self._driver.supervisor.caught(Callback.CLIENT, error)
 
-    async def _tell_supervisor(self, api: ApiSide) -> None:
-        told = -1, -1
-        while True:
-            now = api.limits.connections, self._driver.under_way
-            if now != told:
-                told = now
-                self._control.say(Say.LOAD, b"%d %d" % now)
-            await asyncio.sleep(TELL_LOADS_S)
+    def _tell_supervisor(self, _now: float) -> None:
+        load = (0 if self._api is None else self._api.limits.connections), self._driver.under_way
+        if load != self._told:
+            self._told = load
+            self._control.say(Say.LOAD, b"%d %d" % load)
 
     def _tell_loads(self, now: float) -> None:
         api = self._api
