@@ -69,7 +69,7 @@ class AdminPort:
             relays=self._relays,
             store=lambda: None if self.store is None else self.store.view(),
             not_ready=self._not_ready,
-            loop_lag_s=self.lag.read,
+            loop_lag_s=self._loop_lag_s,
             loop_waits=self.lag.waits,
             watched=self._watched,
             discovered=self._discovered,
@@ -123,8 +123,11 @@ class AdminPort:
         return [state for state in requests if state.request.origin.request_id in names]
 
     def _relays(self) -> list[RelayView]:
-        loads = [] if self.hub is None else self.hub.loads()
-        return [RelayView(load.number, load.pid, load.connections, load.under_way, load.lag_s) for load in loads]
+        loads, now = [] if self.hub is None else self.hub.loads(), self.driver.clock()
+        return [RelayView(load.number, load.pid, load.connections, load.under_way, load.lag_s(now)) for load in loads]
+
+    def _loop_lag_s(self) -> float:
+        return max([self.lag.read(), *[relay.lag_s for relay in self._relays()]])
 
     def _watched(self) -> list[Watched]:
         return [

@@ -166,7 +166,7 @@ class RelayHub(RelayOwner):
                 histogram.counts[place] += count
             histogram.sum += cast(float, frame[5])
         elif kind == frames.LOADS:
-            link.load.told(frame)
+            link.load.told(frame, self._clock.read())
         elif kind == frames.LOST:
             self._lists.lost(cast(str, frame[1]))
         elif kind == frames.STORED:

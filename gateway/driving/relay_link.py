@@ -15,6 +15,7 @@ from gateway.driving import frames
 from gateway.driving.channel import Channel, Frame
 from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.driver import CommandHandler
+from gateway.proxy.limits import SWEEP_S
 
 _CALLBACKS: Final = {callback.value: callback for callback in Callback}
 
@@ -48,24 +49,29 @@ class FrameClock:
 class RelayLoad:
     """How busy a relay is, as it told last."""
 
-    __slots__ = ("connections", "held_s", "lag_s", "number", "pid", "under_way")
+    __slots__ = ("_lag_s", "_told_at", "connections", "held_s", "number", "pid", "under_way")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, now: float) -> None:
         self.number = number
         self.pid = 0
         self.connections = 0
         """Open client connections."""
         self.under_way = 0
         """Requests that are not over."""
-        self.lag_s = 0.0
-        """Longest delay of its event loop in the last seconds."""
+        self._lag_s = 0.0
+        self._told_at = now
         self.held_s: dict[str, float] = {}
         """By pool, the seconds that its requests have been held, by the count of its connections."""
 
-    def told(self, frame: list[object]) -> None:
+    def lag_s(self, now: float) -> float:
+        """Longest delay of its event loop in the last seconds. It grows while a relay hangs, and so tells nothing."""
+        return max(self._lag_s, now - self._told_at - SWEEP_S)
+
+    def told(self, frame: list[object], now: float) -> None:
         """Take what a LOADS frame says."""
+        self._told_at = now
         self.connections, self.under_way = cast(int, frame[1]), cast(int, frame[2])
-        self.lag_s, self.held_s = cast(float, frame[3]), cast("dict[str, float]", frame[4])
+        self._lag_s, self.held_s = cast(float, frame[3]), cast("dict[str, float]", frame[4])
         self.pid = cast(int, frame[5])
 
 
@@ -95,7 +101,7 @@ class RelayLink:
     def __init__(self, number: int, driver: LocalDriver, clock: FrameClock, owner: RelayOwner, policy: Policy) -> None:
         """`number`: names the relay in state and metrics."""
         self.number = number
-        self.load = RelayLoad(number)
+        self.load = RelayLoad(number, clock.read())
         self._driver = driver
         self._clock = clock
         self._owner = owner

@@ -114,6 +114,19 @@ async def test_connections_are_spread_and_counted_over_all_relays(
         assert state["tiers"][0]["total"]["finished"] == 8
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+async def test_relay_that_hangs_shows_in_the_loop_lag_of_the_gateway(tmp_path: Path, capture: Capture) -> None:
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        state = await seen(served, lambda state: sum(relay["pid"] > 0 for relay in state["relays"]) == 2)
+        relays = state["relays"]
+        os.kill(relays[0]["pid"], signal.SIGSTOP)
+        try:
+            state = await seen(served, lambda state: state["loop_lag_s"] > 3)
+        finally:
+            os.kill(relays[0]["pid"], signal.SIGCONT)
+        assert state["relays"][0]["lag_s"] > 3
+
+
 async def test_relay_that_is_killed_loses_its_own_streams_alone_and_is_replaced(
     tmp_path: Path, capture: Capture, connect: Connect
 ) -> None:

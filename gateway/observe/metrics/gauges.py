@@ -180,7 +180,7 @@ class ProcessFamilies:
             yield gauge("tailgate_store_gateways", "Other gateways that tell their loads.", (), _one(store.gateways))
         yield gauge(
             "tailgate_loop_lag_seconds",
-            "Longest wait of anything ready to run on the event loop, during the last 15 to 30 s.",
+            "Longest wait of anything ready to run on the event loop of any process, during the last 15 to 30 s.",
             (),
             _one(self._sources.loop_lag_s()),
             "seconds",
