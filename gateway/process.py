@@ -33,7 +33,8 @@ from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
 from gateway.settings import Settings, strangers
 from gateway.store_client import StoreError
-from gateway.workers.supervisor import CannotBeginError, WorkerSupervisor
+from gateway.workers.processes import CannotBeginError
+from gateway.workers.supervisor import WorkerSupervisor
 
 log = logging.getLogger("tailgate")
 

@@ -6,26 +6,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import pickle
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.api_side import CLOSE_GRACE_S
 from gateway.core.policy import Policy
 from gateway.driving.policy_bytes import policy_to_bytes
-from gateway.hash_seed import VARIABLE, new_seed, seed_of
+from gateway.hash_seed import new_seed, seed_of
 from gateway.listener import tune
 from gateway.opened_sockets import OpenedSockets, bound_at
+from gateway.policy.errors import PolicyErrors
+from gateway.policy.load import load
 from gateway.settings import Settings
 from gateway.workers.child import ProcessSetup
-from gateway.workers.control import Control, Say
+from gateway.workers.control import Say
+from gateway.workers.processes import CannotBeginError, ChildProcess
 
 log = logging.getLogger("tailgate")
 
@@ -35,76 +33,6 @@ NOTICE_S = 1.0
 """Before a relay is replaced, its answers say `Connection: close` for this long, so that clients go to the others."""
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Pauses before a process that ended is started again: longer each time that it ends before it is ready."""
-
-
-class CannotBeginError(Exception):
-    """A process cannot begin. `status`: the exit status of the gateway."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-class ChildProcess:
-    """A process of the gateway, as its supervisor sees it."""
-
-    def __init__(
-        self, module: str, setup: ProcessSetup, on_message: Callable[[ChildProcess, Say, bytes], None]
-    ) -> None:
-        ours, theirs = socket.socketpair()
-        self.number = setup.number
-        self.ready = asyncio.Event()
-        self.ended = asyncio.Event()
-        self.is_leaving = False
-        """Whether it was told to end."""
-        self.connections = self.under_way = 0
-        self.new = 0
-        """Connections handed over since it told its load."""
-        self.failed: CannotBeginError | None = None
-        self._on_message = on_message
-        # A session of its own, so that Ctrl-C in a terminal reaches the supervisor alone.
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(theirs.fileno())],
-            pass_fds=(theirs.fileno(), *setup.admin_sockets),
-            env=os.environ | {VARIABLE: setup.hash_seed},
-            start_new_session=True,
-        )
-        theirs.close()
-        self.control = Control(ours, self._heard, self.ended.set)
-        self.control.say(Say.SETUP, pickle.dumps(setup))
-
-    def _heard(self, kind: Say, payload: bytes, _files: list[int]) -> None:
-        if kind is Say.LOAD:
-            self.connections, self.under_way = map(int, payload.split())
-            self.new = 0
-        elif kind is Say.READY:
-            self.ready.set()
-        elif kind is Say.FAILED:
-            status, _, text = payload.decode().partition(" ")
-            self.failed = CannotBeginError(int(status), text)
-        self._on_message(self, kind, payload)
-
-    @property
-    def serves(self) -> bool:
-        """Whether it is ready, and neither leaves nor has ended."""
-        return self.ready.is_set() and not self.is_leaving and self.process.poll() is None
-
-    @property
-    def work(self) -> int:
-        """Connections and requests that it has."""
-        return self.connections + self.under_way + self.new
-
-    async def wait_ready(self) -> None:
-        """Wait until it serves. Raises CannotBeginError if it ends before."""
-        ends = [asyncio.ensure_future(event.wait()) for event in (self.ready, self.ended)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
-        if not self.ready.is_set():
-            status = await asyncio.to_thread(self.process.wait)
-            raise self.failed or CannotBeginError(
-                1, f"a process of the gateway ended with status {status} before it served"
-            )
 
 
 class WorkerSupervisor:
@@ -138,7 +66,7 @@ class WorkerSupervisor:
         self._decider: ChildProcess | None = None
         self._relays: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_stopping = False
+        self._is_stopping = self._is_replacing = False
         self.admin_url = ""
         self.stop = asyncio.Event()
         """Set to drain and end."""
@@ -166,7 +94,11 @@ class WorkerSupervisor:
 
     def replace(self) -> None:
         """Replace every process by a new one, one after the other, without losing a request."""
-        self._start(self._replace_all())
+        if self._is_replacing:
+            log.info("all processes are being replaced already")
+        else:
+            self._is_replacing = True
+            self._start(self._replace_all())
 
     def _start(self, work: object) -> None:
         task: asyncio.Task[None] = self._loop.create_task(work)  # type: ignore[arg-type]
@@ -175,7 +107,8 @@ class WorkerSupervisor:
 
     # ---- processes
 
-    async def _start_decider(self) -> None:
+    def _spare_decider(self) -> ChildProcess:
+        """A decider that has not begun."""
         self._deciders += 1
         policy = b"" if self._policy_path is not None else policy_to_bytes(self._policy)
         setup = ProcessSetup(
@@ -187,7 +120,11 @@ class WorkerSupervisor:
             policy,
             tuple([sock.fileno() for sock in self._admin_sockets]),
         )
-        decider = ChildProcess("gateway.workers.decider", setup, self._heard)
+        return ChildProcess("gateway.workers.decider", setup, self._heard)
+
+    async def _start_decider(self, spare: ChildProcess | None = None) -> None:
+        decider = spare or self._spare_decider()
+        decider.begin()
         await decider.wait_ready()
         self._decider = decider
         for relay in self._relays:
@@ -198,11 +135,16 @@ class WorkerSupervisor:
         self._numbers += 1
         setup = ProcessSetup(self._relay_settings, self._numbers, self._started_unix_s, self._hash_seed, None, b"")
         relay = ChildProcess("gateway.workers.relay", setup, self._heard)
+        relay.begin()
         self._relays.append(relay)
         if self._decider is not None:
             self._join(relay, self._decider)
+        try:
+            await relay.wait_ready()
+        except CannotBeginError:
+            self._relays.remove(relay)
+            raise
         self._start(self._watch_relay(relay))
-        await relay.wait_ready()
         return relay
 
     @staticmethod
@@ -228,6 +170,9 @@ class WorkerSupervisor:
             return
         self._decider = None
         log.error("the decider has ended with status %d: answers go on, new requests wait for its successor", status)
+        await self._next_decider(None)
+
+    async def _next_decider(self, spare: ChildProcess | None) -> None:
         for pause_s in (*PAUSES_S, None):
             if pause_s is None:
                 log.critical("no decider can be started: the gateway ends")
@@ -236,11 +181,12 @@ class WorkerSupervisor:
                 return
             await asyncio.sleep(pause_s)
             try:
-                await self._start_decider()
+                await self._start_decider(spare)
             except CannotBeginError as failed:
                 log.error("the next decider cannot begin: %s", failed)
+                spare = None
             else:
-                log.warning("decider %d serves", self._deciders)
+                log.info("decider %d serves", self._deciders)
                 return
 
     async def _watch_relay(self, relay: ChildProcess) -> None:
@@ -267,6 +213,25 @@ class WorkerSupervisor:
 
     async def _replace_all(self) -> None:
         log.info("all processes are replaced, one after the other")
+        spare = self._spare_decider()
+        try:
+            if self._policy_path is not None:
+                await asyncio.to_thread(load, self._policy_path)  # the next decider must be able to begin
+            await self._replace_relays()
+        except (PolicyErrors, CannotBeginError) as failed:
+            log.error("processes that are not replaced serve on: %s", failed)
+            spare.control.close()
+            await asyncio.to_thread(spare.process.wait)
+        else:
+            decider, self._decider = self._decider, None
+            if decider is not None:
+                decider.control.say(Say.DRAIN)
+                await decider.ended.wait()
+            await self._next_decider(spare)
+            log.info("all processes are replaced")
+        self._is_replacing = False
+
+    async def _replace_relays(self) -> None:
         for old in list(self._relays):
             await self._start_relay()
             old.is_leaving = True
@@ -274,12 +239,6 @@ class WorkerSupervisor:
             await asyncio.sleep(NOTICE_S)
             old.control.say(Say.DRAIN)
             await old.ended.wait()
-        decider, self._decider = self._decider, None
-        if decider is not None:
-            decider.control.say(Say.DRAIN)
-            await decider.ended.wait()
-        await self._start_decider()
-        log.info("all processes are replaced")
 
     # ---- connections
 

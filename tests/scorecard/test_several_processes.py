@@ -21,6 +21,7 @@ from .conftest import Connect
 from .policies import rules
 from .process import Serving, serving
 from .raw import Client, chat
+from .waiting import until
 
 EMPTY: dict[str, Any] = {"relays": [], "pools": [], "policy": {"generation": 0}, "connections": 0}
 KEYS = {"key-of-acme-0000": "acme"}
@@ -215,6 +216,20 @@ async def test_all_processes_are_replaced_without_a_lost_request_or_stream(
 
 
 BODY = {"model": "default", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+
+
+async def test_processes_are_not_replaced_while_the_policy_would_keep_the_next_from_beginning(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        before = await seen(served, lambda state: sum(relay["pid"] > 0 for relay in state["relays"]) == 2)
+        (tmp_path / "policy.yaml").write_text("kind: Policy\npools: 7\n")
+        served.signal(signal.SIGUSR2)
+        await until(lambda: b"processes that are not replaced serve on: " in served.written)
+        client = await connect(served.url)
+        assert (await client.ask(chat())).status == 200
+        pids = [relay["pid"] for relay in (await state_of(served))["relays"]]
+        assert pids == [relay["pid"] for relay in before["relays"]]
 
 
 async def test_reload_reaches_every_relay(tmp_path: Path, capture: Capture, connect: Connect) -> None:
