@@ -27,9 +27,6 @@ most of the work.""",
     "simulated-live": """\
 By chance, one such miss is expected in most runs (`missed_by_chance`). `--full` plays up to
 twenty, and then all are met.""",
-    "gateways": """\
-Four gateways in front of 256 seats: requests that others have sent, but not told yet, widen TTFT forecasts. So tier 0
-is refused. Loads told more often lose less.""",
     "routing-staleness": """\
 In conversations (main), the 64 sequences of an engine run out at about .93 of saturation. Above that, each
 request waits until a sequence ends at any engine. The fleet is then one queue, and no router gains much: `one

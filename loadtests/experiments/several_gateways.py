@@ -55,6 +55,7 @@ WAYS = (
 )
 FINE = Way("told/25 ms", told_s=0.025)
 """Played only for most gateways and seats: shows what the interval costs there."""
+WHY_FINE = "Requests that other gateways have not told yet widen TTFT forecasts, so tier 0 is refused."
 WARMUP_S = 60.0
 """Each of four gateways learns from a quarter of the requests."""
 
@@ -138,7 +139,8 @@ def several_gateways(runner: Runner) -> Findings:
     table = grid_as_markdown(Grid("", columns, short))
     findings.notes.append(f"Weighted goodput and attainment of tier 0, divided by those of one gateway:\n\n{table}")
     told = [(way, count) for way in (*WAYS, FINE) if way.told_s in (CHOSEN_S, FINE.told_s) for count in counts]
-    findings.notes.append(" ".join(filter(None, [_sentence(found, goodput, tier_0, *of) for of in told])))
+    sentences = [_sentence(found, goodput, tier_0, *of) for of in told]
+    findings.notes.append(" ".join(filter(None, [*sentences, "" if quick else WHY_FINE])))
     findings.raw |= {
         f"{cell.seats} seats, {cell.load:g}x, {cell.gateways}, {cell.way.name}": summary(of)
         for cell, of in found.items()
