@@ -23,6 +23,11 @@ class StoreError(ValueError):
     """The store cannot be used as configured. The text says why, without a password."""
 
 
+def reason_of(error: Exception) -> str:
+    """The text of an error of a store. Those of Sentinels go on with the insides of each client."""
+    return str(error).partition(" : <")[0]
+
+
 class StoreClients:
     """Makes clients of one store. They try nothing again: the caller's next round is the next try."""
 

@@ -23,7 +23,7 @@ import msgspec
 from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
 from gateway.driving.leases import LEASE_S, LeaseCall, Leases
 from gateway.observe.sources import StoreView
-from gateway.store_client import StoreClients, StoreError
+from gateway.store_client import StoreClients, StoreError, reason_of
 
 log = logging.getLogger("tailgate")
 
@@ -33,6 +33,8 @@ TIMEOUT_S: Final = 0.25
 """Longest time of one round, connecting included."""
 RETRY_S: Final = 1.0
 """Seconds between two rounds while the store is away."""
+FAILED_ROUNDS: Final = 2
+"""The store is away after so many rounds in a row have failed: one late answer is no outage."""
 KEY: Final = "{tailgate}:loads"
 KEEP_S: Final = 60
 """The hash expires after this long without a write. A field that did not change for as long is deleted."""
@@ -125,9 +127,9 @@ class Store:
         """Error text of the last value that could not be read."""
         self._unanswered = ""
         """Text of the last failure of a single command."""
-        self._failures = 0
+        self._failures = self._in_a_row = 0
         self._error = ""
-        self._is_away = False
+        self._is_away = self._is_explained = False
         self._begun = asyncio.Event()
 
     async def begin(self) -> None:
@@ -144,7 +146,7 @@ class Store:
             async with asyncio.timeout(RETRY_S):
                 return await client.execute_command(what, key, *more)
         except self._errors as error:
-            failed = f"{what} {key}: {error}"
+            failed = f"{what} {key}: {reason_of(error)}"
             if failed != self._unanswered:
                 log.warning("store: no answer to %.200s", failed)
                 self._unanswered = failed
@@ -237,15 +239,23 @@ class Store:
     def _succeeded(self) -> None:
         if self._is_away:
             log.info("store: %s is back", self.address)
-        self._is_away, self._error = False, ""
+        self._is_away, self._error, self._in_a_row = False, "", 0
         if self._reads >= _HEARD_ROUNDS:
             self._begun.set()
 
     async def _failed(self, error: Exception) -> None:
-        """Note why a round failed, and drop the connection: half an answer may be on it."""
+        """Note why a round failed, and drop the connection: half an answer may be on it. An outage is logged once, and
+        again if its reason is known only later.
+        """
         self._failures += 1
-        self._error = str(error) or f"no answer within {TIMEOUT_S:g} s"
-        if not self._is_away:
+        self._in_a_row += 1
+        await self._close()
+        if self._in_a_row < FAILED_ROUNDS:
+            return
+        reason = reason_of(error)
+        self._error = reason or f"no answer within {TIMEOUT_S:g} s"
+        if not self._is_away or (reason and not self._is_explained):
+            self._is_explained = bool(reason)
             log.error(
                 "store: %s is away (%.200s); this gateway goes on alone and tries again every %g s",
                 self.address,
@@ -256,7 +266,6 @@ class Store:
         self._begun.set()
         if self.leases is not None:
             self.leases.give_up()
-        await self._close()
 
     async def _close(self) -> None:
         client, self._client = self._client, None

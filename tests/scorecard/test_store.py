@@ -177,6 +177,24 @@ async def test_requests_go_on_beside_a_store_that_answers_late(
 
 
 @needs_store
+async def test_one_lost_connection_to_the_store_is_no_outage(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = await emulator(replicas=1)
+    caplog.set_level(logging.INFO, "tailgate")
+    one, other = await pair(gateway, rules(*fleet.urls), store.url)
+    await store.tell("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await until(lambda: view(one).failures and view(other).failures)
+    for _ in range(4):  # rounds of one of them
+        fields = await store.tell("HGETALL", KEY)
+        async with asyncio.timeout(10):
+            while await store.tell("HGETALL", KEY) == fields:
+                pass
+    assert not view(one).error
+    assert " is away " not in caplog.text
+
+
+@needs_store
 async def test_an_emptied_store_is_filled_again_by_the_next_round(
     gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
 ) -> None:
@@ -253,7 +271,11 @@ async def test_a_store_that_never_was_there_does_not_stop_the_gateway(
 
 @needs_store
 async def test_gateways_follow_the_master_that_a_sentinel_names(
-    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, tmp_path: Path
+    gateway: GatewayFactory,
+    emulator: EmulatorFactory,
+    store: RealStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     fleet = await emulator(replicas=1)
     file = tmp_path / "sentinel.conf"
@@ -267,13 +289,14 @@ async def test_gateways_follow_the_master_that_a_sentinel_names(
         both = await pair(gateway, rules(*fleet.urls), url)
         await says(sentinel, str(copy.port), "SENTINEL", "REPLICAS", "main")
         await store.kill()
-        await until(lambda: all(view(gw).failures for gw in both))
+        await until(lambda: all(view(gw).error for gw in both))
         await until(lambda: all(not view(gw).error and view(gw).gateways == 1 for gw in both), timeout_s=60)
         UsageDatabase(tmp_path / "usage.db").close()
         sharing = UsageSharing(url, tmp_path / "usage.db")
         await asyncio.to_thread(sharing.exchange)
         await sharing.aclose()
         assert not sharing.error
+    assert "<redis" not in caplog.text
 
 
 @needs_store

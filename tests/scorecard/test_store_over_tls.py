@@ -115,8 +115,11 @@ async def test_store_that_cannot_be_trusted_is_one_line_with_its_host_and_the_re
     fleet = await emulator(replicas=1)
     other = Authority(tmp_path, "another authority").file
     gw = await gateway(rules(*fleet.urls), store=store.url(user, host, query and query.format(other=other)))
-    await until(lambda: view(gw).failures >= 2)
-    (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("store: ")]
+    await until(lambda: said in caplog.text, seen=lambda: view(gw).error)
+    told = view(gw).failures
+    await until(lambda: view(gw).failures > told)
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("store: ")]
+    (line,) = [each for each in lines if "no answer within" not in each]  # as on a busy machine
     assert line.startswith(f"store: {host}:{store.port} is away (")
     assert said in line
     assert user.partition(":")[2] not in caplog.text

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gateway.observe.usage.database import UsageDatabase, UsageError
 from gateway.observe.usage.hour_bytes import digest, from_bytes, to_bytes
-from gateway.store_client import StoreClients
+from gateway.store_client import StoreClients, reason_of
 
 log = logging.getLogger("tailgate")
 
@@ -77,9 +77,10 @@ class UsageSharing:
             try:
                 self._exchange()
             except (RedisError, OSError, sqlite3.Error, UsageError) as error:
+                reason = reason_of(error)
                 if not self.error:
-                    log.error("usage is not shared over the store now, later all of it will be: %.200s", error)
-                self.error = str(error)
+                    log.error("usage is not shared over the store now, later all of it will be: %.200s", reason)
+                self.error = reason
             else:
                 if self.error:
                     log.info("usage is shared over the store again")
