@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
+from typing import Any
 
 import openai
 import pytest
@@ -20,7 +21,7 @@ async def test_queue_of_the_engine_is_a_stage_of_its_own(
     if engine.kind not in ("vllm", "sglang"):
         pytest.skip(f"this engine ({engine.kind}) does not tell")
     (replica,) = gateway.fleet.reports()
-    ask = {"model": engine.model, "prompt": "Once upon a time", "max_tokens": 4}
+    ask: dict[str, Any] = {"model": engine.model, "prompt": "Once upon a time", "max_tokens": 4}
     async with asyncio.timeout(DEADLINE_S):
         while gateway.fleet.times.queue_share(replica.name, monotonic()) is None:
             await asyncio.gather(*(client.completions.create(**ask) for _ in range(4)))
