@@ -43,8 +43,7 @@ class BoundedSlots(Slots[R]):
         self.gateways = 1
         """Gateways that share the replicas, this one included; 0 if that is unknown."""
         self._slots = 0
-        self.serving = 0.0
-        """Number of replicas that get requests. A replica in slow start counts as a fraction."""
+        self.serving = 0.0  # replicas that get requests; one in slow start counts as a fraction
         self._reserved: dict[str, int] = {}
         self._worst = 0
         """Replicas with a worse severity than this are not used: 0 healthy, 1 slow, 2 silent or failing."""

@@ -109,7 +109,7 @@ class Fleet:
                 moved.append(each)
         return moved
 
-    def learn_context(self, replica: Replica, result: AttemptResult, now: float) -> None:
+    def learn_context(self, replica: Replica, result: AttemptResult) -> None:
         """Learn from the end of an attempt how long a context the replica has."""
         news = False
         if result.end is AttemptOutcome.REJECTED and result.context_tokens is not None:
@@ -117,18 +117,16 @@ class Fleet:
         elif result.end is AttemptOutcome.COMPLETE and result.prompt_tokens is not None:
             news = replica.prove_context(result.prompt_tokens + (result.output_tokens or 0))
         if news:
-            replica.pool.refresh(now)
+            replica.pool.contexts.compare([*replica.pool.replicas.values()])
 
     def observe(self, replica: Replica, sample: Sample, now: float) -> bool:
         """Learn from a health check, scrape or model list of `replica`. Returns True if its breaker state changed."""
         if sample.healthy is not False:
             replica.was_alive = True
         if sample.context_tokens is not None:
-            told = sample.context_tokens, sample.longest_tokens
+            replica.context_tokens, replica.longest_tokens = sample.context_tokens, sample.longest_tokens
             replica.told_context = True
-            if told != (replica.context_tokens, replica.longest_tokens):
-                replica.context_tokens, replica.longest_tokens = told
-                replica.pool.refresh(now)
+            replica.pool.contexts.compare([*replica.pool.replicas.values()])
         replica.adapters.observe(sample)
         if sample.models is not None:
             replica.pool.names.listed(replica, frozenset(sample.models))

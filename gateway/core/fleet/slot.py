@@ -6,7 +6,7 @@ The counts that slots change are kept here as well, so that pools need not know 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
@@ -111,7 +111,7 @@ class Slots(Generic[R]):
             return False
         replica.is_free = is_free
         if is_free:
-            insort(self.free_replicas, replica, key=_rank)
+            _insert(self.free_replicas, replica)
         else:
             del self.free_replicas[bisect_left(self.free_replicas, replica.rank, key=_rank)]
         self._count_places(replica, now)
@@ -149,9 +149,15 @@ class Slots(Generic[R]):
             return
         replica.below_max = is_below
         if is_below:
-            insort(self.below_max, replica, key=_rank)
+            _insert(self.below_max, replica)
         else:
             del self.below_max[bisect_left(self.below_max, replica.rank, key=_rank)]
+
+
+def _insert(ranked: list[R], replica: R) -> None:
+    # A recount of a whole pool adds each replica at the end, where no search is needed.
+    at = bisect_left(ranked, replica.rank, key=_rank) if ranked and ranked[-1].rank > replica.rank else len(ranked)
+    ranked.insert(at, replica)
 
 
 class Slot(UnreadPrompt, Generic[R]):

@@ -208,7 +208,7 @@ class AttemptLifecycle:
         if attempt.state.request.affinity.adapter:
             replica.adapters.closed(attempt.state.request.affinity.adapter)
         if attempt.state.request.batch == 1:
-            self._fleet.learn_context(replica, result, now)
+            self._fleet.learn_context(replica, result)
             if result.end is AttemptOutcome.COMPLETE:
                 compare_cached(attempt, result)
         for learner in self._learners:

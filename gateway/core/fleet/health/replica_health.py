@@ -58,6 +58,7 @@ class HealthEvent(Enum):
 _REASONS: Final = frozenset(reason.value for reason in EjectionReason)
 _UP: Final = ReplicaState.UP
 _DOWN: Final = ReplicaState.DOWN
+UNCHECKED: Final = "no health check has passed yet"
 _PROBING: Final = ReplicaState.PROBING
 _EJECTED: Final = ReplicaState.EJECTED
 
@@ -194,7 +195,7 @@ class ReplicaHealth:
 
     def await_check(self) -> None:
         """Keep requests away until the first check passes, however long that takes."""
-        self.state, self._down_at, self.why = _DOWN, math.inf, "no health check has passed yet"
+        self.state, self._down_at, self.why = _DOWN, math.inf, UNCHECKED
 
     @property
     def awaits_check(self) -> bool:
