@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from gateway.core.fleet.health.replica_health import UNCHECKED
 from gateway.core.results import Callback
 from gateway.core.snapshot import ReplicaState
 from gateway.driving.local_driver import LocalDriver
@@ -111,10 +112,13 @@ class ControllerSweeper(Sweeper):
         states = self._controller.states()
         if self._tell is not None:
             self._tell(states, self._clock() if now is None else now)
+        seen, self._states = self._states, {}
         for pool, name, state, why in states:
+            if why == UNCHECKED:
+                continue  # it is new, as the log says already
             if state is ReplicaState.PROBING:
                 state = DOWN
-            before, self._states[name] = self._states.get(name, (UP, "")), (state, why)
+            before, self._states[name] = seen.get(name, (UP, "")), (state, why)
             if (state, why) != before:
                 level = logging.INFO if state is UP or state is ReplicaState.DRAINED else logging.WARNING
                 when = _WHEN_DOWN if state is DOWN else _WHEN_ABSENT if state is ReplicaState.ABSENT else ""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 import pytest
@@ -15,7 +15,8 @@ from typer.testing import CliRunner, Result
 
 from gateway.app import Gateway
 from gateway.cli.app import app
-from gateway.core.sample import Sample
+from gateway.core.pool_spec import ReplicaSpec
+from gateway.core.sample import Proof, Sample
 from gateway.core.snapshot import ReplicaState
 from gateway.policy import load_text
 from gateway.settings import Settings
@@ -103,6 +104,29 @@ async def test_dead_replica_is_logged_once_however_often_it_is_probed(
         "replica r1 of pool main is down, was up: 3 x health check failed; it gets at most one request at a time, "
         "until one or a probe of the gateway succeeds",
     ]
+
+
+async def test_replica_that_was_found_is_logged_from_its_first_check_on(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway, before = served.gateway, served.gateway.controller.policy
+    pools = {
+        name: replace(pool, replicas=(*pool.replicas, ReplicaSpec(f"new-{name}", "http://127.0.0.1:9", is_found=True)))
+        for name, pool in before.pools.items()
+    }
+    gateway.driver.configure(replace(before, pools=pools))
+    new = f"new-{next(iter(pools))}"
+    with caplog.at_level(logging.INFO, "tailgate"):
+        gateway.sweeper.log_states()
+        assert f"replica {new}" not in caplog.text
+        gateway.driver.observe(new, Sample(healthy=True, proof=Proof.LISTED))
+        gateway.sweeper.log_states()
+        assert _state_of(gateway, new) is ReplicaState.UP
+        assert f"replica {new}" not in caplog.text
+        for _ in range(3):
+            gateway.driver.observe(new, Sample(healthy=False))
+        gateway.sweeper.log_states()
+    assert f"replica {new} of pool {next(iter(pools))} is down, was up: 3 x health check failed" in caplog.text
 
 
 async def test_replica_that_was_never_seen_is_logged_as_absent(caplog: pytest.LogCaptureFixture) -> None:
