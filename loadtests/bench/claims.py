@@ -56,6 +56,7 @@ CLAIMS = (
     Claim("decisions", "decisions-16", "vllm-router", 0.25),
     Claim("decisions", "decisions-1000", "vllm-router", 0.5),
     Claim("decisions", "decisions-16-warm", "vllm-router", 0.35),
+    Claim("fleet", "replicas-1000", None, 10.0),
     Claim("memory", "tailgate", None, 12.0),
     Claim("requests-unpinned", "tailgate-2", "tailgate", 1.4),
     Claim("chunks-unpinned", "tailgate-2", "tailgate", 1.05),

@@ -10,9 +10,10 @@ from loadtests.bench.arithmetic import rotated
 from loadtests.bench.awake import cores_awake
 from loadtests.bench.closedloop import Closed
 from loadtests.bench.decisions import Decisions
+from loadtests.bench.fleet import Fleet
 from loadtests.bench.openloop import Open
 from loadtests.bench.outside import Outside
-from loadtests.bench.rig import load, rig
+from loadtests.bench.rig import load, rig, serving
 from loadtests.bench.rounds import (
     DUE,
     STREAM_INTERVAL_S,
@@ -34,6 +35,7 @@ FLEETS = {
     for warm in (False, True)
     for replicas in (16, 1000)
 }
+CHANGED = {"replicas-100": 100, "replicas-1000": 1000}
 OPEN = {"few": 0.04, "many": 1.0, "most": 4.0}
 """Streams open at a time, as a multiple of `Effort.held_streams`."""
 EVENTS_PER_INTERVAL = 2.5
@@ -126,6 +128,19 @@ def decisions(bench: Bench, targets: Sequence[str]) -> Section:
         return in_rounds(bench, chosen, section, once, cpu_us("requests"))
 
 
+def fleet(bench: Bench, targets: Sequence[str]) -> Section:
+    """Lag of the gateway's loop while a tenth of the replicas is replaced at once."""
+    cores, section = bench.cores, Section("fleet", "ms of lag of the loop at p99, a tenth of the replicas changed")
+
+    def once(replicas: int, _: int) -> Raw:
+        changed = replicas // 10
+        with serving(STREAM_INTERVAL_S, cores, replicas + changed) as upstream:
+            return load(Fleet(upstream.ports, changed, load_cores=tuple(cores.load or ())), cores.proxy)
+
+    chosen = {name: CHANGED[name] for name in targets}
+    return in_rounds(bench, chosen, section, once, lambda raw: 1e3 * number(raw, "lag_p99_s"))
+
+
 def memory(bench: Bench, targets: Sequence[str]) -> Section:
     """Resident memory per open stream, and whether every stream lives and gets its chunks."""
     effort = bench.effort
@@ -201,6 +216,7 @@ MEASURES: dict[str, Measure] = {
     "requests-unpinned": Measure(requests_unpinned, ("tailgate", "tailgate-2", "vllm-router")),
     "chunks-unpinned": Measure(chunks_unpinned, ("tailgate", "tailgate-2", "vllm-router")),
     "decisions": Measure(decisions, (*FLEETS, "vllm-router")),
+    "fleet": Measure(fleet, tuple(CHANGED), max_rounds=3),
     "memory": Measure(memory, ("tailgate", "vllm-router"), max_rounds=1),
     "scale": Measure(scale, tuple(OPEN)),
     **relays.MEASURES,

@@ -20,9 +20,9 @@ REPLICAS = 4
 
 
 @contextmanager
-def serving(interval_s: float, cores: Cores) -> Iterator[Upstream]:
+def serving(interval_s: float, cores: Cores, replicas: int = REPLICAS) -> Iterator[Upstream]:
     """The cheap upstream in a process of its own; it ends when its stdin does."""
-    options = ["--ports", str(REPLICAS), "--interval", str(interval_s)]
+    options = ["--ports", str(replicas), "--interval", str(interval_s)]
     with on_cores(cores.load):
         process = subprocess.Popen(
             [sys.executable, "-m", "loadtests.bench.upstream", *options],
