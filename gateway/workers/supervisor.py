@@ -31,6 +31,8 @@ ACCEPTED_AT_ONCE = 64
 """At most this many connections are accepted in one turn of the loop."""
 NOTICE_S = 1.0
 """Before a relay is replaced, its answers say `Connection: close` for this long, so that clients go to the others."""
+SPARE_AFTER_S = 2.0
+"""So long after a decider has begun, its successor imports, so that it can follow at once."""
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Pauses before a process that ended is started again: longer each time that it ends before it is ready."""
 
@@ -64,6 +66,8 @@ class WorkerSupervisor:
         self._numbers = 0
         self._deciders = 0
         self._decider: ChildProcess | None = None
+        self._spare: ChildProcess | None = None
+        """The next decider, which has not begun."""
         self._relays: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = self._is_replacing = False
@@ -107,7 +111,18 @@ class WorkerSupervisor:
 
     # ---- processes
 
-    def _spare_decider(self) -> ChildProcess:
+    def _keep_spare(self) -> None:
+        if self._spare is None and not self._is_stopping:
+            self._spare = self._made_decider()
+
+    async def _drop_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.process.kill()
+            spare.control.close()
+            await asyncio.to_thread(spare.process.wait)
+
+    def _made_decider(self) -> ChildProcess:
         """A decider that has not begun."""
         self._deciders += 1
         policy = b"" if self._policy_path is not None else policy_to_bytes(self._policy)
@@ -122,11 +137,12 @@ class WorkerSupervisor:
         )
         return ChildProcess("gateway.workers.decider", setup, self._heard)
 
-    async def _start_decider(self, spare: ChildProcess | None = None) -> None:
-        decider = spare or self._spare_decider()
+    async def _start_decider(self) -> None:
+        decider, self._spare = self._spare or self._made_decider(), None
         decider.begin()
         await decider.wait_ready()
         self._decider = decider
+        self._loop.call_later(SPARE_AFTER_S, self._keep_spare)
         for relay in self._relays:
             self._join(relay, decider)
         self._start(self._watch_decider(decider))
@@ -170,9 +186,9 @@ class WorkerSupervisor:
             return
         self._decider = None
         log.error("the decider has ended with status %d: answers go on, new requests wait for its successor", status)
-        await self._next_decider(None)
+        await self._next_decider()
 
-    async def _next_decider(self, spare: ChildProcess | None) -> None:
+    async def _next_decider(self) -> None:
         for pause_s in (*PAUSES_S, None):
             if pause_s is None:
                 log.critical("no decider can be started: the gateway ends")
@@ -181,12 +197,11 @@ class WorkerSupervisor:
                 return
             await asyncio.sleep(pause_s)
             try:
-                await self._start_decider(spare)
+                await self._start_decider()
             except CannotBeginError as failed:
                 log.error("the next decider cannot begin: %s", failed)
-                spare = None
             else:
-                log.info("decider %d serves", self._deciders)
+                log.info("another decider serves")
                 return
 
     async def _watch_relay(self, relay: ChildProcess) -> None:
@@ -213,21 +228,20 @@ class WorkerSupervisor:
 
     async def _replace_all(self) -> None:
         log.info("all processes are replaced, one after the other")
-        spare = self._spare_decider()
         try:
             if self._policy_path is not None:
                 await asyncio.to_thread(load, self._policy_path)  # the next decider must be able to begin
+            await self._drop_spare()  # it may be of the old version
+            self._keep_spare()
             await self._replace_relays()
         except (PolicyErrors, CannotBeginError) as failed:
             log.error("processes that are not replaced serve on: %s", failed)
-            spare.control.close()
-            await asyncio.to_thread(spare.process.wait)
         else:
             decider, self._decider = self._decider, None
             if decider is not None:
                 decider.control.say(Say.DRAIN)
                 await decider.ended.wait()
-            await self._next_decider(spare)
+            await self._next_decider()
             log.info("all processes are replaced")
         self._is_replacing = False
 
@@ -269,6 +283,7 @@ class WorkerSupervisor:
         """Announce the end, stop accepting, let requests finish until the deadline, and end all processes."""
         self._is_stopping = True
         settings = self._settings
+        await self._drop_spare()
         children = [*self._relays, *([self._decider] if self._decider is not None else [])]
         for child in children:
             child.control.say(Say.LEAVE)

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +159,12 @@ async def test_decider_that_is_killed_cuts_no_stream_and_its_successor_counts_ri
             client.send(chat(key, stream=True))
             assert (await client.head())[0] == 200
             assert b"one" in await client.chunk()
-        before = decider_of(served)
+        before = deciders_of(served)[0]
         os.kill(before, signal.SIGKILL)
         new = await connect(served.url)
         assert (await new.ask(chat(key))).status == 200, "it waited for the successor"
         state = await seen(served, lambda state: len(state["relays"]) == 2)
-        assert decider_of(served) != before
+        assert deciders_of(served)[0] != before
         assert in_flight(state) == STREAMS
         more = [await connect(served.url) for _ in range(2)]
         more[0].send(chat(key, stream=True))
@@ -177,13 +177,30 @@ async def test_decider_that_is_killed_cuts_no_stream_and_its_successor_counts_ri
         assert not any(tenant["in_flight"] for tenant in state["tenants"])
 
 
-def decider_of(served: Serving) -> int:
-    """Its process id."""
+def deciders_of(served: Serving) -> list[int]:
+    """Process ids of the one that decides, and of its successor if there is one yet."""
     parent = served.process.pid
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return next(
-        int(child) for child in children if b"gateway.workers.decider" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
+    found = []
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if b"gateway.workers.decider" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+async def test_successor_of_a_decider_is_there_before_it_is_needed(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        for _ in range(2):
+            await until(lambda: len(deciders_of(served)) == 2)
+            present, successor = deciders_of(served)
+            assert (await state_of(served))["pid"] == present
+            os.kill(present, signal.SIGKILL)
+            await seen(served, lambda state, pid=successor: state.get("pid") == pid)
+            client = await connect(served.url)
+            assert (await client.ask(chat())).status == 200
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")

@@ -20,7 +20,7 @@ from .conftest import Connect
 from .policies import rules
 from .process import serving
 from .raw import chat
-from .test_several_processes import decider_of
+from .test_several_processes import deciders_of
 from .waiting import until
 
 ADDRESS = ("127.0.0.1", 0)
@@ -75,7 +75,7 @@ async def test_next_decider_listens_at_the_same_admin_socket(
         serving(tmp_path, rules(capture.url), sockets=opened, TAILGATE_WORKERS="2") as served,
         httpx.AsyncClient(timeout=60) as asking,
     ):
-        os.kill(decider_of(served), signal.SIGKILL)
+        os.kill(deciders_of(served)[0], signal.SIGKILL)
         await until(lambda: b"the decider has ended" in served.written)
         assert (await asking.get(f"{admin}/metrics")).status_code == 200  # it waits for the next
 

@@ -32,7 +32,7 @@ from .policies import rules
 from .process import serving
 from .raw import MODEL
 from .test_discovered_replicas import OFTEN, publish, targets
-from .test_several_processes import decider_of, seen, two_relays
+from .test_several_processes import deciders_of, seen, two_relays
 from .waiting import until
 
 
@@ -204,7 +204,7 @@ async def test_decider_that_is_killed_hands_its_facts_to_its_successor(
         before = await seen(served, lambda state: state["forecast"]["pools"])
         samples = before["forecast"]["pools"][0]["samples"]
         await until(lambda: samples_in(file) == samples > 0)
-        os.kill(decider_of(served), signal.SIGKILL)
+        os.kill(deciders_of(served)[0], signal.SIGKILL)
         await answered(served.url, 1)
         state = await seen(served, lambda state: state["forecast"]["pools"])
         assert state["forecast"]["pools"][0]["samples"] >= samples
