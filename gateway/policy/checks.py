@@ -69,7 +69,7 @@ def references(root: At) -> None:
     _known(root["defaults"]["tier"], "tier", root["tiers"])
     for field, what, known in (("models", "model", root["models"].data), ("replica_hours", "pool", root["pools"].data)):
         for name, place in root["prices"][field].items():
-            if isinstance(known, dict) and name not in known:
+            if isinstance(known, dict) and name not in known and (what, name) != ("model", "*"):
                 place.wrong(f"{plain(name)} is not a {what}: {did_you_mean(name, known)}", at_key=True)
 
 

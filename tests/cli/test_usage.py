@@ -105,6 +105,27 @@ async def test_usage_of_a_gateway_has_tokens_prices_and_the_cost_of_a_good_reque
     assert sum(float(row["BilledCost"]) for row in focus) == pytest.approx(served["cost"])
 
 
+def test_model_without_a_price_has_no_cost_and_is_named(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY.format("http://127.0.0.1:9"))
+    database = UsageDatabase(tmp_path / "a.db")
+    hour = int(time.time() // 3600)
+    used = {model: Sums(requests=1, prompt_tokens=10, output_tokens=1) for model in ("emulated", "an-adapter")}
+    database.add({(hour, "acme", "", "only", model): sums for model, sums in used.items()}, {})
+    database.close()
+    files = ("--db", str(tmp_path / "a.db"), "--policy", str(policy))
+    found = json.loads(usage("--by", "model", "--json", *files).stdout)
+    assert {row["model"]: row["cost"] for row in found["rows"]} == {"emulated": 12.0, "an-adapter": None}
+    assert (found["total"]["cost"], found["unpriced"]) == (12.0, ["an-adapter"])
+    assert "without a price, and missing in the costs: an-adapter" in usage(*files).stdout
+    focus = usage("--focus", *files)
+    assert (focus.exit_code, focus.stdout) == (2, "")
+    assert "focus: prices.models of the policy lacks an-adapter, and *" in focus.stderr
+    policy.write_text(policy.read_text().replace("models: {emulated: {prompt", 'models: {"*": {prompt'))
+    found = json.loads(usage("--by", "model", "--json", *files).stdout)
+    assert (found["total"]["cost"], found["unpriced"]) == (24.0, [])
+
+
 def test_usage_of_several_gateways_sums_requests_and_counts_the_time_of_their_replicas_once(tmp_path: Path) -> None:
     paths = [tmp_path / "a.db", tmp_path / "b.db"]
     hour = int(time.time()) // 3600

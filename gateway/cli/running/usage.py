@@ -59,16 +59,15 @@ def usage_command(
     by = FOCUS_BY if focus else by
     try:
         found = _read(db, policy, by, since, until) if db else _asked(admin, by, since, until)
+        rows = focus_rows(found) if focus else found["rows"]
     except (Unanswered, UsageError, ValueError) as error:
         console(stderr=True).print(str(error))
         raise typer.Exit(2) from None
     except PolicyErrors as errors:
         print_errors(errors.errors, console(stderr=True))
         raise typer.Exit(2) from None
-    if focus:
-        _csv(focus_rows(found))
-    elif as_csv:
-        _csv(found["rows"])
+    if focus or as_csv:
+        _csv(rows)
     elif as_json:
         print_json(found)
     else:
@@ -104,6 +103,8 @@ def _print(found: Mapping[str, Any]) -> None:
     out.print(table)
     if found["gateways"] > 1:
         out.print(f"of {found['gateways']} gateways")
+    if found["unpriced"] and has_cost:
+        out.print(f"without a price, and missing in the costs: {', '.join(found['unpriced'])}")
     if found.get("error"):
         out.print(found["error"])
     fleet = found["fleet"]

@@ -62,6 +62,7 @@ function usage(told) {
   if (f.cost_per_good_request !== null) fleet.push(`${money(f.cost_per_good_request, told.currency)} for a good request`);
   if (f.cost_per_million_good_tokens !== null) fleet.push(`${money(f.cost_per_million_good_tokens, told.currency)} for a million tokens of good requests`);
   return [div("card scroll", table([...told.by, ...Object.keys(columns).map(name => name.replace("_", " "))], rows), div("soft", fleet.join("; "))),
+    told.unpriced.length && told.total.cost !== null ? div("card wait", `without a price, and missing in the costs: ${told.unpriced.join(", ")}`) : "",
     told.error ? div("card bad", told.error) : ""];
 }
 

@@ -106,13 +106,17 @@ def report(paths: Sequence[Path], asked: Question, policy: Policy | None) -> dic
     total, total_cost = Sums(), 0.0
     sums: dict[tuple[str, ...], Sums] = {}
     costs: dict[tuple[str, ...], float] = {}
+    unpriced: set[str] = set()
     for cell, each in found:
         group = tuple(_part(name, cell) for name in asked.by)
-        cost = cost_of(each, prices.get(cell[4]))
         sums.setdefault(group, Sums()).add(each)
-        costs[group] = costs.get(group, 0.0) + cost
         total.add(each)
-        total_cost += cost
+        cost = cost_of(each, prices.get(cell[4], prices.get("*")))
+        if cost is None:
+            unpriced.add(cell[4])
+        else:
+            costs[group] = costs.get(group, 0.0) + cost
+            total_cost += cost
     return {
         "by": list(asked.by),
         "since": _written(asked.since),
@@ -120,18 +124,19 @@ def report(paths: Sequence[Path], asked: Question, policy: Policy | None) -> dic
         "gateways": len(books),
         "currency": None if policy is None else policy.currency,
         "rows": [
-            {**dict(zip(asked.by, group, strict=True)), **asdict(each), "cost": costs[group] if prices else None}
+            {**dict(zip(asked.by, group, strict=True)), **asdict(each), "cost": costs.get(group) if prices else None}
             for group, each in sorted(sums.items())
         ],
+        "unpriced": sorted(unpriced),
         "total": {**asdict(total), "cost": total_cost if prices else None},
         "fleet": _fleet(total, hours, {} if policy is None else policy.replica_hours),
     }
 
 
-def cost_of(sums: Sums, prices: Prices | None) -> float:
-    """The price of these tokens."""
+def cost_of(sums: Sums, prices: Prices | None) -> float | None:
+    """The price of these tokens; None if they have none."""
     if prices is None:
-        return 0.0
+        return None if sums.prompt_tokens + sums.output_tokens else 0.0
     cached = sums.cached_tokens or 0
     read = (sums.prompt_tokens - cached) * prices.prompt + cached * prices.cached
     return (read + sums.output_tokens * prices.output) / _MILLION
@@ -173,7 +178,11 @@ FOCUS = (
 
 
 def focus_rows(found: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    """The rows of a report by tenant, model and day in the FinOps format (FOCUS 1.0)."""
+    """The rows of a report by tenant, model and day in the FinOps format (FOCUS 1.0). Raises ValueError if one has no
+    cost: the format has no row without.
+    """
+    if found["unpriced"]:
+        raise ValueError(f"focus: prices.models of the policy lacks {', '.join(map(str, found['unpriced']))}, and *")
     rows: list[Mapping[str, object]] = []
     listed = found["rows"]
     assert isinstance(listed, list)

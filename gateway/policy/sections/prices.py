@@ -25,5 +25,5 @@ class PricesSection(Section):
     """Prices for `tailgate usage`."""
 
     currency: Currency = plain("USD", "Currency of all prices, ISO 4217.")
-    models: dict[ModelName, ModelPrices] = plain({}, "Prices of tokens, by model.")
+    models: dict[ModelName, ModelPrices] = plain({}, "Prices of tokens, by model; *: of all others, LoRA adapters too.")
     replica_hours: dict[Name, Price] = plain({}, "By pool: the cost of one replica for an hour.")
