@@ -181,11 +181,12 @@ def focus_rows(found: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     """The rows of a report by tenant, model and day in the FinOps format (FOCUS 1.0). Raises ValueError if one has no
     cost: the format has no row without.
     """
-    if found["unpriced"]:
-        raise ValueError(f"focus: prices.models of the policy lacks {', '.join(map(str, found['unpriced']))}, and *")
-    rows: list[Mapping[str, object]] = []
-    listed = found["rows"]
+    listed, unpriced = found["rows"], found["unpriced"]
     assert isinstance(listed, list)
+    assert isinstance(unpriced, list)
+    if unpriced:
+        raise ValueError(f"focus: prices.models of the policy lacks {', '.join(unpriced)}, and *")
+    rows: list[Mapping[str, object]] = []
     for row in listed:
         day = datetime.strptime(row["day"], "%Y-%m-%d").replace(tzinfo=UTC)
         month = day.replace(day=1)
