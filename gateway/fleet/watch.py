@@ -21,7 +21,7 @@ from gateway.fleet.target import ReplicaReport, Target, Tools
 # Seconds between the starts of two watches, so that a start or a reload causes no burst.
 _STAGGER_S = 0.01
 READS_PER_S = 500.0
-"""Most health checks and scrapes per second, of all replicas together: a quarter of a core. A larger fleet is read less
+"""Most health checks and scrapes per second, of all replicas together: a fifth of a core. A larger fleet is read less
 often.
 """
 
