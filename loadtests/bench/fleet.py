@@ -41,7 +41,8 @@ class Fleet:
     ports: tuple[int, ...]
     changed: int
     rate: float = 100.0
-    seconds: float = 10.0
+    seconds: float = 6.0
+    """With `settle_s` below 10: the gateway closes connections on which nothing was sent for so long."""
     settle_s: float = 2.0
     """Seconds before each measurement, so that first readings and requests are over."""
     load_cores: tuple[int, ...] = ()
