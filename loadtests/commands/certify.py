@@ -29,6 +29,7 @@ from loadtests.terminal.written import check_writable, writing
 from loadtests.verdict.gateway_counts import differs
 from loadtests.verdict.promises import Judgement, Verdict
 from loadtests.verdict.step import CERTIFY_WRONG, Step
+from loadtests.verdict.trial import Part
 
 FORMAT, VERSION = "tailgate-certificate", 1
 STATUS = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.UNDECIDED: 4}
@@ -71,7 +72,9 @@ def certify_command(
 ) -> None:
     """Does the target keep every percentile of the policy, and the goodput, at this rate?
 
-    The test ends as soon as each promise is decided; a verdict is wrong in at most one of a hundred tests.
+    The test begins idle, and looks whether a promise breaks. Then the rate is pushed up for some seconds, and the test
+    looks whether all promises are kept after that. It ends as soon as each is decided; at most one verdict in a hundred
+    is wrong.
 
     `tailgate load certify --target http://127.0.0.1:8080 --policy policy.yaml --workload chat --at 20`
 
@@ -125,6 +128,7 @@ def as_document(found: Step, less: set[str], shares: dict[str, float]) -> dict[s
         "requests": found.sent,
         "trusted": found.on_time,
         "verdict": Verdict.FAIL.value if less else found.verdict.value,
+        "recovered_in_s": found.recovery_s if found.part is Part.AFTER else None,
         "promises": [
             {
                 "promise": one.promise.name,

@@ -28,12 +28,20 @@ from loadtests.replay.traffic import Traffic
 from loadtests.replay.written import Written
 from loadtests.verdict.gateway_counts import beside
 from loadtests.verdict.promises import Judgement, Promise, promises_of
-from loadtests.verdict.step import Rules, Step, step, stretch_of
+from loadtests.verdict.sequential import MIN_STRETCHES
+from loadtests.verdict.step import Rules, Step, step, stretch_of, worst_of
+from loadtests.verdict.trial import PUSH, Part
 
 SAMPLES = 5
 APART_S = 0.5
 """Requests, and the seconds between them, that tell how long an answer takes while nothing else runs."""
 ENDS = signal.SIGINT, signal.SIGTERM
+PARTS = {
+    Part.BEFORE: "before the push",
+    Part.PUSH: f"pushed to {PUSH:g} times the rate",
+    Part.RECOVERY: "recovering",
+    Part.AFTER: "after the push",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +140,43 @@ class Judged:
         has other requests.
         """
         warmup_s = self._stretch_s
-        arrivals: Iterator[Arrival] = self._traffic(rate_per_s, warmup_s + budget_s).arrivals(
-            self.options.seed + number
-        )
-        rules = Rules(wrong, warmup_s + budget_s, warmup_s, self._stretch_s, self.options.max_late_s)
+        most_s = warmup_s + budget_s + PUSH * MIN_STRETCHES * self._stretch_s
+        arrivals: Iterator[Arrival] = self._traffic(rate_per_s, most_s).arrivals(self.options.seed + number)
+        rules = Rules(wrong, budget_s, warmup_s, self._stretch_s, self.options.max_late_s)
         judged_by = self.policy, self.promises
         steps: list[Step] = []
+        pushed = asyncio.Event()
 
         async def test() -> None:
-            steps.append(await step(arrivals, rate_per_s, self._target, judged_by, self._plan, rules, self.stop))
+            with out.status(f"{rate_per_s:.4g}/s") as status:
+
+                def show(at_s: float, part: Part, found: list[Judgement]) -> None:
+                    if part is not Part.BEFORE:
+                        pushed.set()
+                    worst = told(worst_of(found))
+                    status.update(f"{rate_per_s:.4g}/s, {at_s:.0f} of {budget_s:.0f} s, {PARTS[part]}; {worst}")
+
+                traffic = self._target, judged_by, self._plan
+                steps.append(await step(arrivals, rate_per_s, *traffic, rules, self.stop, show))
 
         try:
-            self.shares = await beside(self.options.admin, warmup_s, test)
+            self.shares = await beside(self.options.admin, warmup_s, test, pushed)
         except ValueError as error:
             if not steps:
                 raise
             out.print(f"{error}; the verdicts stand without it", style="red")
         found = steps[0]
-        out.print(f"{rate_per_s:.4g}/s: {found.verdict} after {found.seconds:.0f} s; {told(found.worst)}")
+        out.print(
+            f"{rate_per_s:.4g}/s: {found.verdict} after {found.seconds:.0f} s{recovered(found)}; {told(found.worst)}"
+        )
         return found
+
+
+def recovered(found: Step) -> str:
+    """What came of the push, as the end of a sentence."""
+    if found.part is Part.RECOVERY:
+        return ", had not recovered from the push"
+    return f", recovered from the push in {found.recovery_s:.0f} s" if found.part is Part.AFTER else ""
 
 
 def told(one: Judgement) -> str:

@@ -19,6 +19,7 @@ from loadtests.experiments.findings import Findings
 from loadtests.experiments.generator import generator
 from loadtests.experiments.hedge_utilisation import hedge_utilisation
 from loadtests.experiments.hold_depth import hold_depth
+from loadtests.experiments.known_knee import known_knee
 from loadtests.experiments.live_overload import live_overload
 from loadtests.experiments.long_prompts import long_prompts
 from loadtests.experiments.noise import noise
@@ -82,6 +83,7 @@ EXPERIMENTS: dict[str, Callable[[Runner], Findings]] = {
     "generator": generator,
     "report-speed": report_speed,
     "outside-tools": outside_tools,
+    "known-knee": known_knee,
 }
 
 WITH_SET_ASIDE = ("engines", "promises", "noise", "batch", "real-traces")

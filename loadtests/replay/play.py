@@ -21,14 +21,12 @@ from loadtests.replay.again import Again, Newcomers, Told
 from loadtests.replay.clients import Clients
 from loadtests.replay.pace import Backlog, pace, rests_s
 from loadtests.replay.prompts import Prompts, Sizes
-from loadtests.replay.request import Outcome, Request
+from loadtests.replay.request import FIRST_TURN, Outcome, Request
 from loadtests.replay.shard import Shard
 from loadtests.replay.target import Target, Writer
 from loadtests.replay.written import Written
 
 FILES = 65536
-FIRST_TURN = 1 << 31
-"""Number of the first later turn of a conversation: the other half of the numbers is that of arrivals."""
 TICK_S = 0.5
 SHOW_TICKS = 50
 WAITS_S = 0.01

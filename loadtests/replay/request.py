@@ -7,6 +7,9 @@ from enum import IntEnum
 
 from gateway.sim.workload.arrivals import Arrival
 
+FIRST_TURN = 1 << 31
+"""Number of the first later turn of a conversation: the other half of the numbers is that of arrivals."""
+
 
 class Outcome(IntEnum):
     """The outcome of a request for its client. The numbers are those in `requests.npy`."""

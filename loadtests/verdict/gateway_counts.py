@@ -51,9 +51,11 @@ async def read_counts(admin_url: str) -> TierCounts:
     return TierCounts(counts[GOOD], counts[OFFERED])
 
 
-async def beside(admin_url: str | None, after_s: float, test: Callable[[], Awaitable[None]]) -> dict[str, float]:
-    """Run `test`. Returns the gateway's share of good requests by tier, from `after_s` into the test to its end; empty
-    without `admin_url`. Raises ValueError.
+async def beside(
+    admin_url: str | None, after_s: float, test: Callable[[], Awaitable[None]], pushed: asyncio.Event
+) -> dict[str, float]:
+    """Run `test`. Returns the gateway's share of good requests by tier, from `after_s` into the test until it is
+    `pushed`, or over; empty without `admin_url`. Raises ValueError.
     """
     if admin_url is None:
         await test()
@@ -64,17 +66,23 @@ async def beside(admin_url: str | None, after_s: float, test: Callable[[], Await
         await asyncio.sleep(after_s)
         return await read_counts(admin_url)
 
-    beginning = asyncio.create_task(begin())
+    async def end() -> TierCounts:
+        await pushed.wait()
+        return await read_counts(admin_url)
+
+    beginning, ending = asyncio.create_task(begin()), asyncio.create_task(end())
     try:
         await test()
         if not beginning.done():
             return {}  # the test ended in its warm-up
-        return (await read_counts(admin_url)).since(await beginning)
+        pushed.set()
+        return (await ending).since(await beginning)
     finally:
         beginning.cancel()
+        ending.cancel()
 
 
 def differs(one: Judgement, shares: dict[str, float]) -> bool:
-    """Whether the gateway's share is outside the interval of what clients saw."""
+    """Whether the gateway's share is outside the interval of what clients saw before the push."""
     share = shares.get(one.promise.tier) if one.promise.metric is None else None
-    return share is not None and one.kept is not None and not one.kept.low <= share <= one.kept.high
+    return share is not None and one.before is not None and not one.before.low <= share <= one.before.high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from enum import StrEnum
 
 from gateway.core.policy import Policy
 from gateway.core.slo import Metric, Slo
-from loadtests.replay.request import Outcome, Request
+from loadtests.replay.request import FIRST_TURN, Outcome, Request
 from loadtests.report.words import time
 from loadtests.verdict.sequential import Bounds, bounds
 
@@ -63,20 +64,24 @@ class Judgement:
     misses: int
     stretches: tuple[tuple[int, int], ...] = ()
     """Requests and misses of each stretch of time."""
+    before: Bounds | None = None
+    """The share that was in time before the push; None if too little is known."""
 
 
 @dataclass(slots=True)
 class Tally:
     """A recorder that counts, for each promise and stretch of time, requests and misses.
 
-    A stretch counts once all its requests are over: else the slow ones would be missing.
+    A stretch counts once all its requests are over: else the slow ones would be missing. Later turns of conversations
+    are counted, but not waited for, since nobody knows beforehand when they are due.
     """
 
     policy: Policy
     promises: list[Promise]
     stretch_s: float
     from_s: float = 0.0
-    """End of the warm-up."""
+    until_s: float = math.inf
+    """Requests due before `from_s`, or from `until_s` on, are not counted."""
     max_late_s: float = 0.01
     late: int = 0
     """Requests that the generator sent later than that."""
@@ -86,7 +91,7 @@ class Tally:
 
     def due(self, at: float) -> None:
         """A request is due at this time."""
-        if at >= self.from_s:
+        if self._covers(at):
             self.sent[self._stretch(at)] += 1
 
     def gap(self, request: Request, gap_s: float, count: int) -> None:
@@ -95,11 +100,12 @@ class Tally:
     def ended(self, request: Request) -> None:
         """A request is over."""
         at = request.arrival.at
-        if at < self.from_s:
+        if not self._covers(at):
             return
         self.late += request.late_s > self.max_late_s
         stretch = self._stretch(at)
-        self.over[stretch] += 1
+        if request.number < FIRST_TURN:
+            self.over[stretch] += 1
         self._count(request, self.counts.setdefault(stretch, self._nothing()))
 
     def judgements(self, now_s: float, wrong: float, under_way: Iterable[Request] = ()) -> list[Judgement]:
@@ -111,8 +117,8 @@ class Tally:
         known: dict[int, int] = defaultdict(int)
         for request in under_way:
             at = request.arrival.at
-            if at >= self.from_s and is_hopeless(self.policy.tiers[request.arrival.tier].slo, request, now_s):
-                known[self._stretch(at)] += 1
+            if self._covers(at) and is_hopeless(self.policy.tiers[request.arrival.tier].slo, request, now_s):
+                known[self._stretch(at)] += request.number < FIRST_TURN
                 self._count(request, extra.setdefault(self._stretch(at), self._nothing()), now_s)
         closed = list(self._closed(now_s, known))
         alpha = wrong / max(1, len(self.promises))
@@ -145,18 +151,21 @@ class Tally:
             verdict = Verdict.FAIL
         kept = None if found is None else Bounds(1.0 - found.share, 1.0 - found.high, 1.0 - found.low)
         requests, misses = sum(n for n, _ in pairs), sum(misses for _, misses in pairs)
-        return Judgement(promise, verdict, kept, requests, misses, tuple(pairs))
+        return Judgement(promise, verdict, kept, requests, misses, tuple(pairs), kept)
 
     def _closed(self, now_s: float, known: Mapping[int, int]) -> Iterator[int]:
         """The stretches whose requests are over, or `known` to be late, up to the first of which that is not true."""
         for stretch in sorted(self.sent):
             ended = self.over[stretch] + known.get(stretch, 0)
-            if (stretch + 1) * self.stretch_s > now_s or ended < self.sent[stretch]:
+            if self.from_s + (stretch + 1) * self.stretch_s > now_s or ended < self.sent[stretch]:
                 return
             yield stretch
 
+    def _covers(self, at: float) -> bool:
+        return self.from_s <= at < self.until_s
+
     def _stretch(self, at: float) -> int:
-        return int(at / self.stretch_s)
+        return int((at - self.from_s) / self.stretch_s)
 
 
 def is_hopeless(slo: Slo, request: Request, now_s: float) -> bool:

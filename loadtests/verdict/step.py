@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.core.policy import Policy
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.replay.play import Now, Plan, Player
 from loadtests.replay.target import Target
-from loadtests.verdict.promises import Judgement, Promise, Tally, Verdict
+from loadtests.verdict.promises import Judgement, Promise, Verdict
+from loadtests.verdict.trial import Part, Trial
 
 MAX_LATE_SHARE = 0.01
 """Share of late requests beyond which a generator measures itself: its p99 is late."""
@@ -39,6 +40,10 @@ class Step:
     on_time: bool
     """Whether the generator kept to its schedule."""
     interrupted: bool
+    part: Part = Part.AFTER
+    """The part of the trial in which it ended."""
+    recovery_s: float = 0.0
+    """Seconds from the end of the push until the target kept its promises again."""
 
     @property
     def verdict(self) -> Verdict:
@@ -53,8 +58,13 @@ class Step:
 
     @property
     def worst(self) -> Judgement:
-        """The promise that is broken most, or kept by the least: by misses over allowed misses."""
-        return max(self.judgements, key=lambda one: one.misses / max(1e-9, (1.0 - one.promise.share) * one.requests))
+        """The promise that is broken most, or kept by the least."""
+        return worst_of(self.judgements)
+
+
+def worst_of(found: Sequence[Judgement]) -> Judgement:
+    """The promise that is broken most, or kept by the least: by misses over allowed misses."""
+    return max(found, key=lambda one: one.misses / max(1e-9, (1.0 - one.promise.share) * one.requests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,7 @@ class Rules:
 
     wrong: float
     budget_s: float
+    """Longest time after the warm-up."""
     warmup_s: float
     stretch_s: float
     """Stretch of time that counts as one observation: longer than an answer, which shares its batch with others."""
@@ -77,40 +88,30 @@ async def step(
     plan: Plan,
     rules: Rules,
     stop: asyncio.Event,
-    show: Callable[[float, list[Judgement]], None] = lambda at, found: None,
+    show: Callable[[float, Part, list[Judgement]], None] = lambda at, part, found: None,
 ) -> Step:
-    """Send `arrivals` until all promises are decided, any is broken, or `budget_s` is over. Raises OSError."""
-    policy, promises = judged_by
-    tally = Tally(policy, promises, rules.stretch_s, rules.warmup_s, rules.max_late_s)
-    decided = asyncio.Event()
+    """Send `arrivals` until all promises are decided, any is broken, or `budget_s` is over. Raises OSError.
 
-    def counted() -> Iterator[Arrival]:
-        for arrival in arrivals:
-            if decided.is_set() or arrival.at >= rules.budget_s:
-                return
-            tally.due(arrival.at)
-            yield arrival
+    `show` is called twice a second, with the time, the part of the trial, and the verdicts so far.
+    """
+    policy, promises = judged_by
+    trial = Trial(policy, promises, rules.stretch_s, rules.budget_s, rules.wrong, rules.warmup_s, rules.max_late_s)
 
     def look(now: Now) -> None:
-        if now.at_s < 0.0 or decided.is_set():
-            return
-        found = tally.judgements(now.at_s, rules.wrong, player.under_way())
-        show(now.at_s, found)
-        verdicts = {one.verdict for one in found}
-        if Verdict.FAIL in verdicts or Verdict.UNDECIDED not in verdicts:
-            decided.set()
-            looked.extend(found)
+        if now.at_s >= 0.0:
+            show(now.at_s, trial.part, trial.look(now.at_s, player.under_way()))
 
-    looked: list[Judgement] = []
     player = Player(
-        counted(),
+        trial.arrivals(arrivals),
         target,
-        tally,
+        trial,
         replace(plan, warmup_s=rules.warmup_s),
         show=look,
-        settled=lambda now, under_way: decided.is_set(),
+        settled=lambda now, under_way: trial.decided is not None,
     )
     played = await player.play(stop)
-    found = looked or tally.judgements(played.seconds, rules.wrong)
-    on_time = tally.late <= MAX_LATE_SHARE * max(1, played.sent)
-    return Step(rate_per_s, played.sending_s, played.sent, found, on_time, played.interrupted)
+    found = trial.decided or trial.judgements(played.seconds)
+    on_time = trial.late <= MAX_LATE_SHARE * max(1, played.sent)
+    return Step(
+        rate_per_s, played.sending_s, played.sent, found, on_time, played.interrupted, trial.part, trial.recovery_s
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 
@@ -29,7 +31,9 @@ async def test_goodput_of_the_test_alone_is_counted() -> None:
             await ask()
             await ask()
 
-        assert list((await beside(gateway.admin_url, 60.0, test)).values()) == [], "it ended in its warm-up"
+        assert list((await beside(gateway.admin_url, 60.0, test, asyncio.Event())).values()) == [], (
+            "it ended in its warm-up"
+        )
         after = await read_counts(gateway.admin_url)
         assert list(after.since(before).values()) == [1.0]
         assert sum(after.offered.values()) - sum(before.offered.values()) == 2
@@ -41,7 +45,7 @@ async def test_without_an_admin_port_the_test_just_runs() -> None:
     async def test() -> None:
         ran.append(True)
 
-    assert await beside(None, 0.0, test) == {}
+    assert await beside(None, 0.0, test, asyncio.Event()) == {}
     assert ran
 
 
@@ -51,14 +55,14 @@ async def test_a_server_that_is_no_gateway_is_named_before_the_test() -> None:
 
     async with Emulator(replicas=1) as fleet:
         with pytest.raises(ValueError, match=r"--admin .* has no tailgate_offered_requests_total"):
-            await beside(fleet.urls[0], 0.0, test)
+            await beside(fleet.urls[0], 0.0, test, asyncio.Event())
     with pytest.raises(ValueError, match="--admin nowhere: nowhere/metrics: "):
-        await beside("nowhere", 0.0, test)
+        await beside("nowhere", 0.0, test, asyncio.Event())
 
 
 def test_share_beyond_the_interval_of_clients_differs() -> None:
     kept = Bounds(0.95, 0.93, 0.97)
-    goodput = Judgement(Promise("std", 0.9), Verdict.PASS, kept, 1000, 50)
+    goodput = Judgement(Promise("std", 0.9), Verdict.PASS, kept, 1000, 50, before=kept)
     assert [differs(goodput, {"std": share}) for share in (0.92, 0.93, 0.97, 0.98)] == [True, False, False, True]
     assert not differs(goodput, {"other": 0.5})
 
