@@ -173,7 +173,7 @@ class Judged:
 
 
 def recovered(found: Step) -> str:
-    """What came of the push, as the end of a sentence."""
+    """The recovery from the push, as the end of a sentence."""
     if found.part is Part.RECOVERY:
         return ", had not recovered from the push"
     return f", recovered from the push in {found.recovery_s:.0f} s" if found.part is Part.AFTER else ""

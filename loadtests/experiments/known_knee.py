@@ -45,7 +45,7 @@ CERTIFIED, QUICK_CERTIFIED = 3, 1
 ASIDE = 0.05
 """The share of the knee by which these rates are off it."""
 WITHIN = 0.05
-KNEE_REQUESTS, QUICK_KNEE_REQUESTS = 24_000, 2000
+KNEE_REQUESTS, QUICK_KNEE_REQUESTS = 24_000, 1000
 KNEE_PRECISION = 1.01
 FIND_S, CERTIFY_S = 120.0, 600.0
 """Longest time at one rate: the defaults of the commands, as the next two."""
@@ -53,7 +53,7 @@ BUDGET_S, COOL_S = 1800.0, 5.0
 FROM_PER_S, UP_TO_PER_S = 1.0, 1000.0
 LOOK_S = 0.5
 KNEE_WARMUP = 0.2
-KNEE_S = 1200.0
+KNEE_S, QUICK_KNEE_S = 1200.0, 60.0
 KNEE_SEEDS = 4
 ROUGHLY = 1.1
 TIER = "standard"
@@ -91,20 +91,26 @@ def known_knee(runner: Runner) -> Findings:
     findings = Findings(tuple(range(1, count + 1)))
     found = runner.map(_of_fleet, [(number, quick) for number in findings.seeds])
     off = [row.found_per_s / row.knee_per_s - 1.0 for row in found]
-    wrong = sum(row.wrong for row in found)
-    tests = sum(row.tests for row in found)
-    findings.figures["found_within_5_percent"] = bare(sum(abs(each) <= WITHIN for each in off) / count, count)
+    complete = [abs(each) <= WITHIN for each, row in zip(off, found, strict=True) if row.is_complete]
     held = sum(row.low_per_s <= row.knee_per_s <= row.high_per_s for row in found)
-    findings.figures["interval_holds_knee"] = bare(held / count, count)
-    findings.figures["certify_wrong"] = bare(wrong / tests, tests)
-    findings.figures["certify_decided"] = bare(sum(row.decided for row in found) / tests, tests)
+    wrong, decided, tests = (sum(getattr(row, of) for row in found) for of in ("wrong", "decided", "tests"))
+    findings.figures |= {
+        "complete": bare(len(complete) / count, count),
+        "complete_within_5_percent": bare(sum(complete) / max(1, len(complete)), len(complete)),
+        "within_5_percent": bare(sum(abs(each) <= WITHIN for each in off) / count, count),
+        "interval_holds_knee": bare(held / count, count),
+        "certify_wrong": bare(wrong / tests, tests),
+        "certify_decided": bare(decided / tests, tests),
+    }
     lows, highs = ([end / row.knee_per_s for row, end in zip(found, ends, strict=True)] for ends in _ends(found))
     line = Line("found / known", list(findings.seeds), [1.0 + each for each in off], lows, highs)
     findings.charts.append(
         Chart("known-knee", "The rate that find tells", "fleet", "of the known knee", [line], most_y=1.2)
     )
-    requests = QUICK_KNEE_REQUESTS if quick else KNEE_REQUESTS
-    findings.how = f"{count} fleets; a knee is from {requests:,} requests at each rate."
+    findings.how = (
+        f"{count} fleets; a knee is from at least {length_of(quick)[0]:,} requests at each rate. {len(complete)} searches "
+        f"ended within their budget, and {decided} of {tests} certificates are decided."
+    )
     findings.raw["fleets"] = found
     return findings
 
@@ -118,7 +124,8 @@ class KneeRow:
     found_per_s: float
     low_per_s: float
     high_per_s: float
-    steps: int
+    is_complete: bool
+    """Whether the search ended with a narrow interval, not with its budget."""
     tests: int
     decided: int
     wrong: int
@@ -131,12 +138,11 @@ def _ends(found: Sequence[KneeRow]) -> tuple[list[float], list[float]]:
 def _of_fleet(of: tuple[int, bool]) -> KneeRow:
     number, quick = of
     fleet = drawn(number)
-    knee = known(fleet, QUICK_KNEE_REQUESTS if quick else KNEE_REQUESTS)
-
+    knee = known(fleet, *length_of(quick))
     spent_s = [0.0]
 
     async def ask(rate_per_s: float, number: int) -> Step:
-        one = tested(fleet, rate_per_s, FIND_WRONG, FIND_S, seed=101 + number)
+        one = trial_at(fleet, rate_per_s, FIND_WRONG, FIND_S, seed=101 + number)
         spent_s.append(one.seconds + COOL_S)
         return one
 
@@ -144,14 +150,14 @@ def _of_fleet(of: tuple[int, bool]) -> KneeRow:
     verdicts: list[tuple[Verdict, Verdict]] = []
     for seed in range(2, 2 + (QUICK_CERTIFIED if quick else CERTIFIED)):
         for factor, wrong in ((1.0 - ASIDE, Verdict.FAIL), (1.0 + ASIDE, Verdict.PASS)):
-            verdicts.append((tested(fleet, factor * knee, CERTIFY_WRONG, CERTIFY_S, seed).verdict, wrong))
+            verdicts.append((trial_at(fleet, factor * knee, CERTIFY_WRONG, CERTIFY_S, seed).verdict, wrong))
     return KneeRow(
         fleet.name,
         knee,
         found.rate_per_s,
         found.knee.low_per_s,
         found.knee.high_per_s,
-        len(found.steps),
+        found.is_narrow,
         len(verdicts),
         sum(said is not Verdict.UNDECIDED for said, _ in verdicts),
         sum(said is wrong for said, wrong in verdicts),
@@ -217,11 +223,16 @@ class Known:
         return [sum(of[number][1] for of in counts) for number in range(len(self.allowed))]
 
 
-def known(fleet: DrawnFleet, requests: int) -> float:
-    """The rate at which a promise is just kept, over at least so many requests and `KNEE_S` seconds."""
+def length_of(quick: bool) -> tuple[int, float]:
+    """Least requests, and least seconds, of a run that knows the knee."""
+    return (QUICK_KNEE_REQUESTS, QUICK_KNEE_S) if quick else (KNEE_REQUESTS, KNEE_S)
+
+
+def known(fleet: DrawnFleet, requests: int, least_s: float) -> float:
+    """The rate at which a promise is just kept, over at least so many requests and seconds."""
 
     def is_kept(rate_per_s: float, seeds: int) -> bool:
-        counted_s = max(KNEE_S, requests / rate_per_s) / KNEE_SEEDS
+        counted_s = max(least_s, requests / rate_per_s) / KNEE_SEEDS
         allowed = [(1.0 - promise.share) * rate_per_s * counted_s * seeds for promise in fleet.promises]
         for seed in range(seeds):
             counts = Known(fleet, counted_s / (1.0 - KNEE_WARMUP), allowed)
@@ -235,7 +246,7 @@ def known(fleet: DrawnFleet, requests: int) -> float:
     return highest_rate(lambda rate: is_kept(rate, KNEE_SEEDS), about / ROUGHLY, KNEE_PRECISION)
 
 
-def tested(fleet: DrawnFleet, rate_per_s: float, wrong: float, budget_s: float, seed: int) -> Step:
+def trial_at(fleet: DrawnFleet, rate_per_s: float, wrong: float, budget_s: float, seed: int) -> Step:
     """One rate, tested until all promises are decided, as `loadtests.verdict.step` tests a live target."""
     trial = Trial(fleet.policy, fleet.promises, fleet.stretch_s, budget_s, wrong, fleet.stretch_s)
     play = Play(fleet, trial)

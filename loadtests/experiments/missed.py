@@ -31,6 +31,7 @@ twenty, and then all are met.""",
 In conversations (main), the 64 sequences of an engine run out at about .93 of saturation. Above that, each
 request waits until a sequence ends at any engine. The fleet is then one queue, and no router gains much: `one
 queue` shows how little.""",
+    "known-knee": "A quick run knows the knees too little.",
     "simulator-speed": "The machine was 1.35 times slower than on the day before.",
 }
 """Markdown by name of the experiment. An experiment that meets all its targets has no row."""

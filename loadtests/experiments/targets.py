@@ -275,6 +275,10 @@ TARGETS: dict[str, dict[str, Target]] = {
         "closed_p99_s": at_most(0.02),
         "hidden_factor": at_least(50.0),
     },
+    "known-knee": {
+        "complete_within_5_percent": at_least(0.95),
+        "certify_wrong": at_most(0.01),
+    },
     "outside-tools": {
         **{f"wrk_e2e_{q}_off": at_most(0.05) for q in ("p50", "p99")},
         **{f"aiperf_{metric}_{q}_off": at_most(0.02) for metric in ("ttft", "tpot", "itl") for q in ("p50", "p99")},

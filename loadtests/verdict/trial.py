@@ -1,8 +1,8 @@
 """One rate, tried from both sides.
 
 Near the knee a queue takes minutes to settle. A test that begins idle sees too few misses until then, and one that
-begins overloaded too many. So a trial has two parts with the rate between them pushed up: the part before the push may
-say that a promise is broken, and the part after it that a promise is kept.
+begins overloaded too many. So a trial pushes the rate up for some seconds. The part before the push may say that a
+promise is broken. The part after it may say that a promise is kept.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def test_a_queue_that_grows_slowly_never_passes() -> None:
     assert passed_idle > 0, "a test without a push would have passed"
 
 
-def test_what_took_long_to_recover_is_watched_for_longer() -> None:
+def test_target_that_took_long_to_recover_is_watched_for_longer() -> None:
     trial = trial_of()
     tried(trial, 10.0, Queue(20.0, 1), 1)
     *_, after = trial.parts
