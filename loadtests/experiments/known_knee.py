@@ -1,9 +1,7 @@
 """Does `load find` find a known knee, and is a verdict of `load certify` wrong?
 
-Each fleet is drawn: an engine with published costs, one or two replicas with round robin, lengths, and a goodput that
-is promised beside a p95 of TTFT. Time is virtual; search, counts and sequential test are those of the commands, and a
-test ends as soon as it is decided. The knee is known from a run that is many times as long. `certify` is asked a little
-above it, where a pass is wrong, and a little below, where a fail is.
+Fleets are drawn: an engine, one or two replicas with round robin, lengths, a p95 of TTFT, a goodput. Time is virtual;
+search and trial are those of the commands. Long runs know the knee. `certify` is asked 5% below and above it.
 """
 
 from __future__ import annotations
@@ -108,8 +106,8 @@ def known_knee(runner: Runner) -> Findings:
         Chart("known-knee", "The rate that find tells", "fleet", "of the known knee", [line], most_y=1.2)
     )
     findings.how = (
-        f"{count} fleets; a knee is from at least {length_of(quick)[0]:,} requests at each rate. {len(complete)} searches "
-        f"ended within their budget, and {decided} of {tests} certificates are decided."
+        f"{count} fleets. Knees are from {length_of(quick)[0]:,} requests at each rate, or more. {len(complete)} searches "
+        f"ended within their budget; {decided} of {tests} certificates are decided."
     )
     findings.raw["fleets"] = found
     return findings

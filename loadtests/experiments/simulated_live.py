@@ -124,10 +124,7 @@ class Test:
         """Warnings about this test."""
         live, there = self.live, len(self.live.kept)
         if 0 < there < self.needed:
-            told = f"{counted(there, 'live run')} {'tells' if there == 1 else 'tell'}"
-            yield (
-                f"{self.name}: {told} its mean to ±{self.spread / math.sqrt(there):.1%}, {self.needed} to ±{KNOWN:.1%}"
-            )
+            yield f"{self.name}: mean ±{self.spread / math.sqrt(there):.1%}; ±{KNOWN:.0%} needs {self.needed} live runs"
         if live.late and there:
             yield f"{self.name}: {live.late} of {live.played} runs are left out, the generator was late in them"
         elif live.late:

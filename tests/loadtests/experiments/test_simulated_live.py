@@ -56,12 +56,12 @@ def test_runs_with_a_late_generator_are_repeated() -> None:
 def test_runs_that_are_not_late_are_used_after_three_late_ones() -> None:
     found = compared(2, LATE, (True, 0.5, 2.0), LATE, LATE, LATE)
     assert (found.live.played, len(found.live.kept)) == (5, 1)
-    assert [note.partition(" ")[2][:12] for note in found.notes] == ["1 live run t", "4 of 5 runs "]
+    assert [note.partition(" ")[2][:12] for note in found.notes] == ["mean ±0.0%; ", "4 of 5 runs "]
 
 
 def test_a_test_with_fewer_live_runs_than_it_needs_is_named() -> None:
     found = compared(1000, *[(True, 0.5, 2.0)] * simulated_live.FULL_MAX_RUNS)
-    assert "20 live runs tell its mean to ±0.0%, 1000 to ±6.0%" in next(found.notes)
+    assert "mean ±0.0%; ±6% needs 1000 live runs" in next(found.notes)
 
 
 @pytest.mark.parametrize(
