@@ -106,8 +106,8 @@ def known_knee(runner: Runner) -> Findings:
         Chart("known-knee", "The rate that find tells", "fleet", "of the known knee", [line], most_y=1.2)
     )
     findings.how = (
-        f"{count} fleets. Knees are from {length_of(quick)[0]:,} requests at each rate, or more. {len(complete)} searches "
-        f"ended within their budget; {decided} of {tests} certificates are decided."
+        f"{count} fleets. Knees are from {length_of(quick)[0]:,} requests at each rate, or more. {len(complete)} "
+        f"searches ended within their budget; {decided} of {tests} certificates are decided."
     )
     findings.raw["fleets"] = found
     return findings
