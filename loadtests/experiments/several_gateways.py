@@ -8,7 +8,7 @@ Slots are not leased: the overshoot of one interval waits in the engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -55,7 +55,6 @@ WAYS = (
 )
 FINE = Way("told/25 ms", told_s=0.025)
 """Played only for most gateways and seats: shows what the interval costs there."""
-WHY_FINE = "Requests that other gateways have not told yet widen TTFT forecasts, so tier 0 is refused."
 WARMUP_S = 60.0
 """Each of four gateways learns from a quarter of the requests."""
 
@@ -140,7 +139,7 @@ def several_gateways(runner: Runner) -> Findings:
     findings.notes.append(f"Weighted goodput and attainment of tier 0, divided by those of one gateway:\n\n{table}")
     told = [(way, count) for way in (*WAYS, FINE) if way.told_s in (CHOSEN_S, FINE.told_s) for count in counts]
     sentences = [_sentence(found, goodput, tier_0, *of) for of in told]
-    findings.notes.append(" ".join(filter(None, [*sentences, "" if quick else WHY_FINE])))
+    findings.notes.append(" ".join(filter(None, sentences)))
     findings.raw |= {
         f"{cell.seats} seats, {cell.load:g}x, {cell.gateways}, {cell.way.name}": summary(of)
         for cell, of in found.items()
@@ -159,18 +158,11 @@ def _sentence(
     of = [cell for cell in goodput if cell.way is way and cell.gateways == count]
     if not of:
         return ""
-    seats, loads = sorted({cell.seats for cell in of}), sorted({cell.load for cell in of})
-    where = f"with {_either(map(str, seats))} seats at {_either(f'{load:g}x' for load in loads)}"
     good, tier = _least(goodput, of), _least(tier_0, of)
-    least = f"{good.value:.3f} of the goodput of one gateway and {tier.value:.3f} of its tier 0"
     in_time = min(run.tiers["tier-0"].attainment_served or 0.0 for cell in of for run in found[cell])
-    told = f"Told every {1e3 * way.told_s:.0f} ms, {count} gateways {where} keep at least {least}"
-    return f"{told}. Of the tier 0 that they serve, at least {in_time:.3f} is in time."
-
-
-def _either(words: Iterable[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
+    where = f" of {of[0].seats} seats" if len({cell.seats for cell in of}) == 1 else ""
+    least = f"at least {good.value:.3f}, {tier.value:.3f}; of the tier 0 served, {in_time:.3f} is in time."
+    return f"{way.name.capitalize()}, {count} gateways{where}: {least}"
 
 
 def served(of: tuple[Cell, Policy, Synthetic, int, Options]) -> Result:
