@@ -89,6 +89,10 @@ def find_command(
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         console().print(headline(found), style="bold")
+    if not all(one.on_time for one in found.steps):
+        errors.print(
+            "The search ended because the generator was late: the target may do more. Give it a core", style="red"
+        )
     raise typer.Exit(status(found))
 
 
