@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ import uvloop
 from gateway.app import Gateway
 from gateway.core.policy import Policy
 from gateway.driving.state_dir import StateDirError
+from gateway.garbage import tune_collector
 from gateway.listener import ListenError
 from gateway.notify import notify
 from gateway.observe import build_info
@@ -38,7 +38,6 @@ from gateway.workers.supervisor import WorkerSupervisor
 
 log = logging.getLogger("tailgate")
 
-GC_ALLOCATIONS = 50_000
 UNUSED = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals that other servers use to reopen logs or to replace processes. Unhandled, they would end the process."""
 CANNOT_LISTEN = 3
@@ -87,11 +86,7 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
         signal.signal(number, signal.SIG_IGN)  # until the loop runs, and after it
     configure_logging(settings.log_level, as_json=settings.log_format == "json")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    # Objects made so far are excluded from garbage collection. Requests leave no reference cycles
-    # (docs/internals/adr/0006), so the collector would mostly inspect long-lived objects again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+    tune_collector()
     for unknown, meant in strangers(os.environ):
         log.warning("%s is not a setting and has no effect%s", unknown, f": did you mean {meant}?" if meant else "")
     try:

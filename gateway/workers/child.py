@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import pickle
 import signal
@@ -15,11 +14,11 @@ from pathlib import Path
 
 import uvloop
 
+from gateway.garbage import tune_collector
 from gateway.observe.logs import configure_logging
 from gateway.settings import Settings
 from gateway.workers.control import Control, Say
 
-GC_ALLOCATIONS = 50_000
 OnMessage = Callable[[Say, bytes, list[int]], None]
 
 
@@ -79,9 +78,7 @@ def run(main: Main) -> None:
     """Run a process of the gateway. The number of the socket to its supervisor is the only argument."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # the supervisor hears them
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+    tune_collector()
     sys.exit(uvloop.run(_run(main, socket.socket(fileno=int(sys.argv[1])))))
 
 

@@ -6,7 +6,6 @@ The gateway runs in this process, so that the lag of its loop is sampled exactly
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import sys
@@ -20,8 +19,8 @@ from typing import Any
 
 from gateway.app import Gateway
 from gateway.core.snapshot import ReplicaState
+from gateway.garbage import tune_collector
 from gateway.policy import load as load_policy
-from gateway.process import GC_ALLOCATIONS
 from gateway.settings import Settings
 from loadtests.bench.openloop import Open
 from loadtests.bench.policy import policy
@@ -73,11 +72,10 @@ def write_targets(file: Path, ports: Sequence[int]) -> None:
 
 
 def prepare(spec: Fleet) -> None:
-    """Set this process up for `run_fleet`, with garbage collection as in gateway.process."""
+    """Set this process up for `run_fleet`, with garbage collection as in the gateway's process."""
     raise_file_limit(8 * len(spec.ports))
     logging.disable(logging.WARNING)  # a line for each replica that comes
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+    tune_collector()
 
 
 async def run_fleet(spec: Fleet) -> FleetResult:

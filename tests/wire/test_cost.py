@@ -18,7 +18,7 @@ import pytest
 from gateway.core.policy import MAX_VALUES, Caps
 from gateway.core.pool_spec import PoolSpec, SessionKey, SessionKeys
 from gateway.core.request import Endpoint
-from gateway.process import GC_ALLOCATIONS
+from gateway.garbage import THRESHOLDS
 from gateway.wire.apis.table import API_OF, APIS
 from gateway.wire.fingerprint import fingerprint
 from gateway.wire.http.decoding import CorruptBody, Decoding
@@ -96,9 +96,9 @@ def seconds(work: Callable[[], None]) -> float:
 
 @pytest.fixture(scope="module")
 def as_in_the_process() -> Iterator[None]:
-    """The garbage collector as `gateway.process` sets it."""
+    """The garbage collector as `gateway.garbage` sets it."""
     before = gc.get_threshold()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 50)
+    gc.set_threshold(*THRESHOLDS)
     yield
     gc.set_threshold(*before)
 
