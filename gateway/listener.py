@@ -169,3 +169,20 @@ def _is_served(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+def bound_at(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets at every address of a host."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    for family, kind, _, _, address in found:
+        sock = socket.socket(family, kind)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if port == 0 and sockets:
+            address = (address[0], sockets[0].getsockname()[1], *address[2:])
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sockets.append(sock)
+    return sockets

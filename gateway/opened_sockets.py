@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.listener import BACKLOG, Listener, ListenError
+from gateway.listener import Listener, ListenError
 from gateway.policy.sections.hosts import is_loopback
 from gateway.settings import Settings
 
@@ -58,20 +58,3 @@ def opened_sockets() -> OpenedSockets:
             raise ListenError(f"{refused}: write ListenStream=8080 and Accept=no in its unit")
         (admin if name == ADMIN else api).append(sock)
     return OpenedSockets(tuple(api), tuple(admin))
-
-
-def bound_at(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets at every address of a host."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    for family, kind, _, _, address in found:
-        sock = socket.socket(family, kind)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if port == 0 and sockets:
-            address = (address[0], sockets[0].getsockname()[1], *address[2:])
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sockets.append(sock)
-    return sockets

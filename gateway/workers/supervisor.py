@@ -16,8 +16,8 @@ from gateway.api_side import CLOSE_GRACE_S
 from gateway.core.policy import Policy
 from gateway.driving.policy_bytes import policy_to_bytes
 from gateway.hash_seed import new_seed, seed_of
-from gateway.listener import tune
-from gateway.opened_sockets import OpenedSockets, bound_at
+from gateway.listener import bound_at, tune
+from gateway.opened_sockets import OpenedSockets
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.load import load
 from gateway.settings import Settings

@@ -177,7 +177,7 @@ async def test_requests_go_on_beside_a_store_that_answers_late(
 
 
 @needs_store
-async def test_one_lost_connection_to_the_store_is_no_outage(
+async def test_store_is_not_away_after_one_lost_connection(
     gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = await emulator(replicas=1)
