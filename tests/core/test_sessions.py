@@ -167,6 +167,18 @@ def test_a_strict_session_is_refused_while_its_home_is_down_and_the_error_names_
     story.expect(refuse(Reason.NO_REPLICAS, detail=f"{detail}send the conversation whole."), ended(Outcome.REFUSED))
 
 
+def test_the_error_names_both_if_the_home_of_a_strict_session_dies_while_it_answers() -> None:
+    story = play(four(strict_sessions=True))
+    home = home_of("talk")
+    story.arrives("turn 1", session=session("talk")).sent("turn 1").whatever()
+    down(story, home)
+    story.finishes("turn 1", AttemptOutcome.CANCELLED)
+    detail = f"session talk is kept at replica {home}, which is down. Try again later, or begin another session and "
+    story.expect(
+        refuse(Reason.UPSTREAM_UNREACHABLE, detail=f"{detail}send the conversation whole."), ended(Outcome.ERROR)
+    )
+
+
 def test_a_strict_session_is_refused_while_its_home_drains() -> None:
     story = play(four(strict_sessions=True)).drains(home_of("talk")).whatever()
     story.arrives("turn 2", session=session("talk")).expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED))

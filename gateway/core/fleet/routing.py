@@ -14,7 +14,6 @@ from gateway.core.request import NO_PREFIX, Prefix
 # cost stays constant.
 FULL_SCAN: Final = 16
 
-
 SHORT_BYTES: Final = 2048
 """Assumed size of a prompt that is too short to be hashed."""
 
@@ -191,8 +190,7 @@ def _cheapest(free: list[C], known: list[float], request_tokens: float, random: 
 
 def _least(free: list[C], by_prefill: bool, random: float) -> C:
     """The least loaded replica; in a large fleet, the less loaded of two random ones. Ties are broken at random."""
-    count = len(free)
-    if count > FULL_SCAN:
+    if len(free) > FULL_SCAN:
         return _lightest(_two(free, random), by_prefill)[0]
     ties = _lightest(free, by_prefill)
     return ties[int(random * len(ties))]

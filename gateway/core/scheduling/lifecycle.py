@@ -14,6 +14,7 @@ from gateway.core.redundancy.request_quarantine import doubt_s
 from gateway.core.redundancy.retries import FAILURES
 from gateway.core.request_state import Attempt, RequestState, offer_of
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
+from gateway.core.scheduling.placement import kept_at
 from gateway.core.scheduling.state import BREAKERS, State
 from gateway.core.snapshot import ReplicaState
 
@@ -116,8 +117,10 @@ class Lifecycle:
 
     def give_up(self, attempt: Attempt, end: AttemptOutcome, result: AttemptResult) -> None:
         """End a request whose attempt failed, because no other is made. Its client hears when a replica wants it."""
-        wait_s = self._retry_after.told(result.retry_after_s, attempt.replica.pool, self._call.now)
-        self.refuse(attempt.state, Outcome.ERROR, FAILURES[end], wait_s)
+        request, replica = attempt.state.request, attempt.replica
+        wait_s = self._retry_after.told(result.retry_after_s, replica.pool, self._call.now)
+        detail = kept_at(request, replica) if replica.pool.is_pinned(request) and not replica.keeps_state else ""
+        self.refuse(attempt.state, Outcome.ERROR, FAILURES[end], wait_s, detail)
 
     def leave(self, state: RequestState, why: Reason) -> None:
         """End a request in any state, because its client has left or stopped reading. Nothing is sent to the client."""

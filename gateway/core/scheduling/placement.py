@@ -114,7 +114,8 @@ def place(request: Request, low: int, high: int, fleet: Fleet, now: float) -> Po
         if pool is not None and pool.is_pinned(request):
             home = pool.home(request)
             if home is not None and not home.keeps_state:
-                return _homeless(request, home, fleet.cools_in_s(spec.name, now))
+                wait_s = fleet.cools_in_s(spec.name, now)
+                return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, kept_at(request, home), wait_s)
         if pool is not None and pool.serves(request):
             return pool
     cools_in_s = min(fleet.cools_in_s(spec.name, now) for spec in fitting)
@@ -145,12 +146,11 @@ def _has(fleet: Fleet, pool_name: str, replica: str) -> bool:
     return pool is not None and replica in pool.replicas
 
 
-def _homeless(request: Request, home: Replica, cools_in_s: float) -> Unplaceable:
+def kept_at(request: Request, home: Replica) -> str:
+    """Text on why a pinned request has no other replica than `home`, and on what its client may do."""
     at = f"at replica {home.spec.name}, which is {home.state}. Try again later, or"
     if request.affinity.stored is not None:
-        detail = f"the previous response is kept {at} send the conversation whole."
-    else:
-        session = request.affinity.session
-        name = "" if session is None else session.name[:MAX_NAME]
-        detail = f"session {name} is kept {at} begin another session and send the conversation whole."
-    return Unplaceable(Outcome.REFUSED, Reason.NO_REPLICAS, detail, cools_in_s)
+        return f"the previous response is kept {at} send the conversation whole."
+    session = request.affinity.session
+    name = "" if session is None else session.name[:MAX_NAME]
+    return f"session {name} is kept {at} begin another session and send the conversation whole."

@@ -27,7 +27,6 @@ TOKENS_PER_EVENT: Final = 64
 TOKENS_PER_BYTE: Final = 2
 TEMPLATE_TOKENS: Final = 16_384
 
-
 BYTES_PER_TOKEN: Final = 4
 """Bytes that count as one output token, in answers without usage whose content cannot be read."""
 
