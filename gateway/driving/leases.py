@@ -27,6 +27,7 @@ log = logging.getLogger("tailgate")
 LEASE_S: Final = 3.0
 RENEW_S: Final = 0.5
 ROUND_S: Final = 0.1
+"""Seconds between two rounds that carry limits."""
 QUOTA_LEASE_S: Final = 30.0
 QUOTA_RENEW_S: Final = 10.0
 """Quotas last for long, so that unused ones are renewed seldom."""

@@ -1,8 +1,8 @@
 """The store (Redis or Valkey) over which gateways in front of the same replicas tell each other their loads.
 
-One task owns the one connection. Ten times a second it writes this gateway's load and reads those of the others, in one
-round trip with a timeout. No request ever waits for it. While the store is away, loads of the others age out, and the
-gateway decides by its own bookings alone.
+One task owns the one connection. Up to 40 times a second it writes this gateway's load and reads those of the others,
+in one round trip with a timeout. No request ever waits for it. While the store is away, loads of the others age out,
+and the gateway decides by its own bookings alone.
 
 One hash has all loads, a field for each gateway. Only the controller's own clock decides what is stale, so clocks of
 machines may differ.
@@ -16,19 +16,26 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from time import thread_time
 from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
 from gateway.core.sample import GatewayLoad, PoolLoad, ReplicaLoad
-from gateway.driving.leases import LEASE_S, LeaseCall, Leases
+from gateway.driving.leases import LEASE_S, ROUND_S, LeaseCall, Leases
 from gateway.observe.sources import StoreView
 from gateway.store_client import StoreClients, StoreError, reason_of
 
 log = logging.getLogger("tailgate")
 
-INTERVAL_S: Final = 0.1
-"""Seconds between two rounds. The experiment `gateways` chose it."""
+INTERVAL_S: Final = 0.025
+"""Seconds between two rounds while this gateway has requests. The experiment `gateways` chose it."""
+SLOW_S: Final = 0.1
+"""The same without requests, and at most, however large the fleet is. Others hear of this interval: a stall of a few
+rounds is no silence.
+"""
+MAX_SHARE: Final = 0.05
+"""Rounds of a large fleet are so far apart that they take at most this part of a core."""
 TIMEOUT_S: Final = 0.25
 """Longest time of one round, connecting included."""
 RETRY_S: Final = 1.0
@@ -38,10 +45,8 @@ FAILED_ROUNDS: Final = 2
 KEY: Final = "{tailgate}:loads"
 KEEP_S: Final = 60
 """The hash expires after this long without a write. A field that did not change for as long is deleted."""
-_SHARING_ROUNDS: Final = round(LEASE_S / INTERVAL_S)
-"""A gateway that was heard in this many rounds has a part of each limit: its leases may still be good."""
-_HEARD_ROUNDS: Final = 3
-"""The second value of a gateway is the first that counts. It comes within so many rounds."""
+_HEARD_S: Final = 3.0 * SLOW_S
+"""The second value of a gateway is the first that counts. It comes within this time."""
 VERSION: Final = 1
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -119,10 +124,14 @@ class Store:
         self.name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """The field of this gateway. A process never takes over the name of another."""
         self.leases: Leases | None = None
-        self._number = self._reads = 0
-        """Numbers of rounds that began, and that succeeded."""
-        self._seen: dict[str, tuple[int, int]] = {}
-        """By field: the number of the last round of that gateway, and our successful round in which it came."""
+        self._number = 0
+        """Rounds that began."""
+        self._listened_s = self._heard_at = 0.0
+        """Seconds for which the store has answered: outages do not count. Then: time of its last answer."""
+        self._seen: dict[str, tuple[int, float]] = {}
+        """By field: the number of the last round of that gateway, and `_listened_s` when it came."""
+        self._lease_at = 0.0
+        """Time of the next round that carries limits."""
         self._unread = ""
         """Error text of the last value that could not be read."""
         self._unanswered = ""
@@ -156,59 +165,67 @@ class Store:
 
     def view(self) -> StoreView:
         """The state of the store, for the admin pages and metrics."""
-        heard = 0 if self._is_away else self._heard(_HEARD_ROUNDS)
+        heard = 0 if self._is_away else self._heard(_HEARD_S)
         of_limit = "" if self.leases is None else self.leases.error
         return StoreView(self.address, heard, self._failures, self._error, of_limit)
 
-    def _heard(self, rounds: int) -> int:
-        """Gateways that told their load in the last successful rounds."""
-        return sum(self._reads - at < rounds for _, at in self._seen.values())
+    def _heard(self, seconds: float) -> int:
+        """Gateways that told their load in the last seconds for which the store answered."""
+        return sum(self._listened_s - at < seconds for _, at in self._seen.values())
 
     async def run(self) -> None:
         """Tell and read loads until cancelled. The field of this gateway is deleted then."""
         loop = asyncio.get_running_loop()
         try:
             while True:
-                began = loop.time()
+                began, interval_s = loop.time(), SLOW_S
                 try:
                     async with asyncio.timeout(TIMEOUT_S):
-                        await self._round()
+                        interval_s = await self._round(began)
                 except self._errors as error:
                     await self._failed(error)
                 else:
                     self._succeeded()
-                pause_s = RETRY_S if self._is_away else INTERVAL_S
+                pause_s = RETRY_S if self._is_away else interval_s
                 await asyncio.sleep(max(0.0, began + pause_s - loop.time()))
         finally:
             await self._leave()
 
-    async def _round(self) -> None:
-        """Write the own load, and read all others."""
+    async def _round(self, now: float) -> float:
+        """Write the own load, and read all others. Seconds from this round to the next."""
+        cpu_s = -thread_time()
         if self._client is None:
             self._client = self._clients.connect()
         self._number += 1
+        load = self._read(SLOW_S)
         pipeline: _Pipeline = self._client.pipeline(transaction=False)
-        pipeline.hset(KEY, self.name, load_to_bytes(self._read(INTERVAL_S), self._number))
+        pipeline.hset(KEY, self.name, load_to_bytes(load, self._number))
         pipeline.expire(KEY, KEEP_S)
         pipeline.hgetall(KEY)
         calls: list[LeaseCall] = []
-        if self.leases is not None:
-            calls = list(self.leases.calls(1 + self._heard(_SHARING_ROUNDS)))
+        if self.leases is not None and now >= self._lease_at:
+            self._lease_at = now + ROUND_S
+            calls = list(self.leases.calls(1 + self._heard(LEASE_S)))  # the leases of those may still be good
         for call in calls:
             pipeline.execute_command(*call.command(whole=False))
+        cpu_s += thread_time()
         answers = await pipeline.execute(raise_on_error=False)  # raised errors would repeat the whole command
+        cpu_s -= thread_time()
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, self._no_script):
                 raise answer
-        self._reads += 1
+        self._listened_s += min(now - self._heard_at, SLOW_S)
+        self._heard_at = now
         for field, value in answers[2].items():
             self._take(field.decode("utf-8", "replace"), value)
+        cpu_s += thread_time()
         for call, answer in zip(calls, answers[3:], strict=True):
             await self._leased(call, answer)
-        stale = [name for name, (_, at) in self._seen.items() if (self._reads - at) * INTERVAL_S > KEEP_S]
+        stale = [name for name, (_, at) in self._seen.items() if self._listened_s - at > KEEP_S]
         for name in stale:
             del self._seen[name]
             await self._client.hdel(KEY, name)
+        return min(SLOW_S, max(INTERVAL_S, cpu_s / MAX_SHARE)) if load.replicas else SLOW_S
 
     async def _leased(self, call: LeaseCall, answer: object) -> None:
         """Take the leases that the store granted. A store that has forgotten the script gets it again."""
@@ -232,7 +249,7 @@ class Store:
             return
         known = self._seen.get(name)
         if known is None or known[0] != number:
-            self._seen[name] = number, self._reads
+            self._seen[name] = number, self._listened_s
             if known is not None:
                 self._told(name, load)  # the first value may be of a gateway that is gone
 
@@ -240,7 +257,7 @@ class Store:
         if self._is_away:
             log.info("store: %s is back", self.address)
         self._is_away, self._error, self._in_a_row = False, "", 0
-        if self._reads >= _HEARD_ROUNDS:
+        if self._listened_s >= _HEARD_S:
             self._begun.set()
 
     async def _failed(self, error: Exception) -> None:

@@ -129,6 +129,8 @@ class SlowWay:
             while data := await reader.read(65536):
                 if is_answer and self.late_s:
                     await asyncio.sleep(self.late_s)
+                if writer.is_closing():  # the gateway has given up meanwhile
+                    break
                 writer.write(data)
         writer.close()
         self._writers.discard(writer)

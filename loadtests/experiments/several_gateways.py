@@ -33,8 +33,8 @@ from loadtests.experiments.runner import Runner, with_slots
 SEATS = (4, 32, 256)
 LOADS = (1.5, 2.0)
 GATEWAYS = (2, 4)
-TOLD_S = (0.05, 0.1, 0.25)
-CHOSEN_S = 0.1
+TOLD_S = (0.025, 0.1, 0.25)
+CHOSEN_S = 0.025
 """The interval at which gateways tell their loads. Figures without a name of another way are of this one."""
 
 
@@ -53,8 +53,6 @@ WAYS = (
     Way("slots divided", divided=True),
     *(Way(f"told/{1e3 * told_s:.0f} ms", told_s=told_s) for told_s in TOLD_S),
 )
-FINE = Way("told/25 ms", told_s=0.025)
-"""Played only for most gateways and seats: shows what the interval costs there."""
 WARMUP_S = 60.0
 """Each of four gateways learns from a quarter of the requests."""
 
@@ -102,7 +100,6 @@ def several_gateways(runner: Runner) -> Findings:
     one_x = {n: capacity(longer, policy, _fleet(n), seeds=(1,), precision=0.05) for n in seats}
     cells = [Cell(n, load) for n in seats for load in loads]
     cells += [Cell(n, load, count, way) for n in seats for load in loads for count in counts for way in WAYS]
-    cells += [] if quick else [Cell(seats[-1], load, counts[-1], FINE) for load in loads]
     runs = [
         (cell, policy, workload.at_rate(one_x[cell.seats] * cell.load), seed, runner.options)
         for cell in cells
@@ -137,9 +134,8 @@ def several_gateways(runner: Runner) -> Findings:
     ]
     table = grid_as_markdown(Grid("", columns, short))
     findings.notes.append(f"Weighted goodput and attainment of tier 0, divided by those of one gateway:\n\n{table}")
-    told = [(way, count) for way in (*WAYS, FINE) if way.told_s in (CHOSEN_S, FINE.told_s) for count in counts]
-    sentences = [_sentence(found, goodput, tier_0, *of) for of in told]
-    findings.notes.append(" ".join(filter(None, sentences)))
+    (chosen,) = (way for way in WAYS if way.told_s == CHOSEN_S)
+    findings.notes.append(" ".join([_sentence(found, goodput, tier_0, chosen, count) for count in counts]))
     findings.raw |= {
         f"{cell.seats} seats, {cell.load:g}x, {cell.gateways}, {cell.way.name}": summary(of)
         for cell, of in found.items()
@@ -154,15 +150,12 @@ def _sentence(
     way: Way,
     count: int,
 ) -> str:
-    """The least figures of the cells of so many gateways; empty if there is none."""
+    """The least figures of the cells of so many gateways."""
     of = [cell for cell in goodput if cell.way is way and cell.gateways == count]
-    if not of:
-        return ""
     good, tier = _least(goodput, of), _least(tier_0, of)
     in_time = min(run.tiers["tier-0"].attainment_served or 0.0 for cell in of for run in found[cell])
-    where = f" of {of[0].seats} seats" if len({cell.seats for cell in of}) == 1 else ""
     least = f"at least {good.value:.3f}, {tier.value:.3f}; of the tier 0 served, {in_time:.3f} is in time."
-    return f"{way.name.capitalize()}, {count} gateways{where}: {least}"
+    return f"{way.name.capitalize()}, {count} gateways: {least}"
 
 
 def served(of: tuple[Cell, Policy, Synthetic, int, Options]) -> Result:
