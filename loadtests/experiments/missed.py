@@ -32,8 +32,8 @@ In conversations (main), the 64 sequences of an engine run out at about .93 of s
 request waits until a sequence ends at any engine. The fleet is then one queue, and no router gains much: `one
 queue` shows how little.""",
     "gateways": """\
-Sends that three others have not told yet widen TTFT forecasts, so tier 0 is refused. Gateways tell their loads every
-100 ms; every 25 ms would cost the store four times as much.""",
+Within 25 ms, two of four gateways may choose the same free seat. Before engines of 4 seats, the later request then
+waits for a whole answer.""",
     "known-knee": """\
 At a few requests a second, half an hour has too few. One engine changes between good and bad phases of minutes.""",
     "simulator-speed": "The machine was 1.35 times slower than on the day before.",
