@@ -47,6 +47,8 @@ def opened_sockets() -> OpenedSockets:
     pid, count, names = [os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")]
     if pid != str(os.getpid()):
         return OpenedSockets()
+    if not count.isdecimal():
+        raise ListenError(f"LISTEN_FDS is {count!r}, not a number of sockets: let systemd set it")
     admin: list[socket.socket] = []
     api: list[socket.socket] = []
     for number, name in enumerate((names.split(":") + [""] * int(count))[: int(count)], FIRST):

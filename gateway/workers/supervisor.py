@@ -70,7 +70,8 @@ class WorkerSupervisor:
         """The next decider, which has not begun."""
         self._relays: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_stopping = self._is_replacing = False
+        self._is_stopping = False
+        self._replacement: asyncio.Task[None] | None = None
         self.admin_url = ""
         self.stop = asyncio.Event()
         """Set to drain and end."""
@@ -98,16 +99,16 @@ class WorkerSupervisor:
 
     def replace(self) -> None:
         """Replace every process by a new one, one after the other, without losing a request."""
-        if self._is_replacing:
-            log.info("all processes are being replaced already")
+        if self._replacement is None or self._replacement.done():
+            self._replacement = self._start(self._replace_all())
         else:
-            self._is_replacing = True
-            self._start(self._replace_all())
+            log.info("all processes are being replaced already")
 
-    def _start(self, work: object) -> None:
+    def _start(self, work: object) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self._loop.create_task(work)  # type: ignore[arg-type]
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # ---- processes
 
@@ -243,7 +244,6 @@ class WorkerSupervisor:
                 await decider.ended.wait()
             await self._next_decider()
             log.info("all processes are replaced")
-        self._is_replacing = False
 
     async def _replace_relays(self) -> None:
         for old in list(self._relays):

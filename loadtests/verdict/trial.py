@@ -92,30 +92,36 @@ class Trial:
         """The verdicts at this time of the test. May begin the next part, or decide."""
         if self.decided is not None:
             return self.decided
-        open_now = list(under_way)
-        found = self.judgements(now_s, open_now)
+        judged = self._judged(now_s, under_way)
+        found = self._together(judged)
         verdicts = {one.verdict for one in found}
         if Verdict.FAIL in verdicts or Verdict.UNDECIDED not in verdicts:
             self.decided = found
-        elif self.part is not Part.AFTER and self._is_over(now_s, open_now):
+        elif self.part is not Part.AFTER and self._is_over(now_s, judged[self.part]):
             self._begin(self.due_s)
         return found
 
     def judgements(self, now_s: float, under_way: Iterable[Request] = ()) -> list[Judgement]:
         """The verdicts by all parts."""
+        return self._together(self._judged(now_s, under_way))
+
+    def _judged(self, now_s: float, under_way: Iterable[Request]) -> dict[Part, list[Judgement]]:
+        """The first part and the present one, each judged alone."""
         open_now = list(under_way)
-        before = self.parts[Part.BEFORE].judgements(now_s, self.wrong, open_now)
+        return {part: self.parts[part].judgements(now_s, self.wrong, open_now) for part in {Part.BEFORE, self.part}}
+
+    def _together(self, judged: dict[Part, list[Judgement]]) -> list[Judgement]:
+        before = judged[Part.BEFORE]
         if self.part is not Part.AFTER:
             return [together(one, None) for one in before]
-        after = self.parts[Part.AFTER].judgements(now_s, self.wrong, open_now)
+        after = judged[Part.AFTER]
         if self.due_s - self.parts[Part.AFTER].from_s < MEMORIES * self.recovery_s:
             after = [replace(one, verdict=Verdict.UNDECIDED) for one in after]
         return [together(*both) for both in zip(before, after, strict=True)]
 
-    def _is_over(self, now_s: float, under_way: list[Request]) -> bool:
-        """Whether the present part has done its work."""
-        counts = self.parts[-1]
-        found, lasted_s = counts.judgements(now_s, self.wrong, under_way), now_s - counts.from_s
+    def _is_over(self, now_s: float, found: list[Judgement]) -> bool:
+        """Whether the present part, judged so, has done its work."""
+        lasted_s = now_s - self.parts[-1].from_s
         if self.part is Part.BEFORE:
             return all(one.verdict is Verdict.PASS for one in found) or lasted_s >= BEFORE * self.budget_s
         if self.part is Part.PUSH:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.listener import ListenError
 from gateway.opened_sockets import opened_sockets
 from gateway.settings import Settings
 
@@ -85,6 +86,13 @@ async def test_sockets_of_another_process_are_left_alone(monkeypatch: pytest.Mon
         monkeypatch.setenv(name, value)
     assert opened_sockets().addressed(Settings(port=1)).port == 1
     assert "LISTEN_FDS" not in os.environ
+
+
+def test_count_of_sockets_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LISTEN_PID", str(os.getpid())), ("LISTEN_FDS", "two")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ListenError, match="LISTEN_FDS is 'two', not a number"):
+        opened_sockets()
 
 
 @pytest.mark.parametrize("is_listening", [True, False])
