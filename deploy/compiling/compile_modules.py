@@ -45,6 +45,8 @@ COLD = "".join(
 )
 """What leads to these is a quarter of the code, and is needed only when something raises."""
 SHIM_FLAGS = ["-O1", "-g0"]
+MAX_ENTRIES = 16
+"""Entry points of one library take 1 kB each, and a library 15 kB."""
 
 
 def compile_modules(target: Path, files: list[str]) -> None:
@@ -111,12 +113,12 @@ def sysconfig_paths(sysconfig: Any) -> list[str]:
 
 
 def _buckets(names: Iterable[str]) -> list[list[str]]:
-    """Modules whose last names differ, so that their entry points can share a library."""
-    buckets: dict[int, list[str]] = defaultdict(list)
+    """Modules whose last names differ, so that their entry points can share a library. Each module has a copy of it."""
+    buckets: dict[tuple[int, int], list[str]] = defaultdict(list)
     seen: dict[str, int] = defaultdict(int)
-    for name in sorted(names):
+    for number, name in enumerate(sorted(names)):
         last = name.rpartition(".")[2]
-        buckets[seen[last]].append(name)
+        buckets[seen[last], number // MAX_ENTRIES].append(name)
         seen[last] += 1
     return list(buckets.values())
 
