@@ -20,12 +20,20 @@ from gateway.wire.http.lines import can_be_token
 PREFIX = "TAILGATE_"
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 _TOKEN_CHARACTERS = 16
+MAX_WORKERS = 64
 
 
 def _not_a_service_link(value: object) -> object:
     # Kubernetes sets TAILGATE_PORT=tcp://... in every pod of a namespace with a Service called "tailgate".
     if isinstance(value, str) and "://" in value:
         raise ValueError("looks like a Kubernetes service link, not a port: set enableServiceLinks: false in the pod")
+    return value
+
+
+def _workers(value: object) -> object:
+    text = str(value)
+    if text != "auto" and not (text.isdecimal() and 1 <= int(text) <= MAX_WORKERS):
+        raise ValueError(f"{text:.80} is not a number of processes: write 1 to {MAX_WORKERS}, or auto")
     return value
 
 
@@ -61,12 +69,14 @@ class Settings(BaseSettings):
         default=None,
         description="A unix socket (mode 0660) for the admin API too; users who may open it need no token.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
-    log_format: Literal["text", "json"] = Field(default="text", description="Lines for people, or JSON lines.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level logged: debug, info, warning or error."
+    )
+    log_format: Literal["text", "json"] = Field(default="text", description="Lines for people: text, or json.")
     admin_names: frozenset[str] = Field(
         default=frozenset(), description="Host names that the admin pages answer to, besides addresses and localhost."
     )
-    workers: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = Field(
+    workers: Annotated[int | Literal["auto"], BeforeValidator(_workers)] = Field(
         default=1,
         description="Processes that serve clients; auto takes as many as there are cores. With 1, there is one process "
         "in all; with more, another one decides for them.",

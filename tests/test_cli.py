@@ -99,6 +99,12 @@ class TestCheck:
             f"{broken}: 2 errors",
         ]
 
+    def test_check_prints_every_error_however_many(self, policy: Path) -> None:
+        policy.write_text(POLICY + "".join(f"field{number}: 1\n" for number in range(30)))
+        lines = run("check", policy).stdout.splitlines()
+        assert len(lines) == 31
+        assert lines[-1] == f"{policy}: 30 errors"
+
     def test_check_as_json_gives_file_line_path_and_message_of_each_error(self, policy: Path, broken: Path) -> None:
         result = run("check", "--json", policy, broken)
         assert result.exit_code == 1
@@ -419,6 +425,8 @@ class TestServe:
         [
             (["--port", "70000"], {}, "--port:"),
             (["--log-level", "loud"], {}, "--log-level:"),
+            (["--workers", "0"], {}, "--workers: 0 is not a number of processes: write 1 to 64, or auto"),
+            (["--workers", "two"], {}, "--workers: two is not a number of processes: write 1 to 64, or auto"),
             (["--receive-timeout", "0"], {}, "--receive-timeout:"),
             ([], {"TAILGATE_ADMIN_PORT": "many"}, "TAILGATE_ADMIN_PORT:"),
             ([], {"TAILGATE_PORT": "tcp://10.0.0.1:8080"}, "enableServiceLinks: false"),

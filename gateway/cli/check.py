@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.output import console, counted, print_errors, print_json
+from gateway.cli.output import console, counted, error_line, print_json
 from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors
 from gateway.policy.load import load_noted
@@ -46,7 +46,8 @@ def _checked(file: Path) -> Noted | PolicyErrors:
 def _print(file: Path, result: Noted | PolicyErrors) -> None:
     out = console()
     if isinstance(result, PolicyErrors):
-        print_errors(result.errors, out)
+        for error in result.errors:
+            out.print(error_line(error))
         out.print(f"{file}: {counted(len(result.errors), 'error')}", style="red")
         return
     policy, notes = result

@@ -30,7 +30,7 @@ def configure_logging(level: str, as_json: bool, stream: TextIO | None = None) -
     root.addHandler(handler)
     root.setLevel(level.upper())
     # These libraries log every request, connection or file change at levels that would flood the log.
-    for noisy in ("httpcore", "uvicorn.access", "watchfiles"):
+    for noisy in ("httpcore", "httpx", "uvicorn.access", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from gateway.core.redundancy.request_quarantine import News
@@ -107,3 +108,11 @@ def test_reconfigured_logging_writes_each_line_once_and_only_to_the_new_stream()
     configure_logging("debug", True, before)
     assert logged("debug", as_json=True).count("\n") == 1
     assert before.getvalue() == ""
+
+
+def test_exports_by_http_write_no_line_each() -> None:
+    out = io.StringIO()
+    configure_logging("info", False, out)
+    with httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200))) as client:
+        client.post("http://127.0.0.1:4318/v1/traces")
+    assert out.getvalue() == ""

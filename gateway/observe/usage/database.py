@@ -32,6 +32,10 @@ class UsageDatabase:
         self.path = path
         if must_exist and not path.exists():
             raise UsageError(f"{path} does not exist: give the file of `tailgate serve --usage`")
+        if path.is_dir():
+            raise UsageError(f"{path} is a directory: give a file, such as {path / 'usage.db'}")
+        if not path.parent.is_dir():
+            raise UsageError(f"{path.parent} is not a directory: make it, or give another place for {path.name}")
         try:
             self._db = sqlite3.connect(path, timeout=WAIT_S, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")

@@ -173,3 +173,10 @@ def test_time_of_replicas_that_several_gateways_saw_counts_once_an_hour(tmp_path
         database.close()
     found: Any = report([tmp_path / name for name in seen], Question((), *EVER), None)["fleet"]
     assert found["replica_hours"] == 2.0 + 0.5 + 1.0
+
+
+def test_place_of_the_file_that_cannot_be_is_named_with_what_would_be_right(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is a directory: give a file, such as .*usage\.db"):
+        UsageDatabase(tmp_path)
+    with pytest.raises(UsageError, match=r"none is not a directory: make it, or give another place for usage\.db"):
+        UsageDatabase(tmp_path / "none" / "usage.db")
