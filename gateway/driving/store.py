@@ -44,13 +44,15 @@ FAILED_ROUNDS: Final = 2
 """The store is away after so many rounds in a row have failed: one late answer is no outage."""
 KEY: Final = "{tailgate}:loads"
 KEEP_S: Final = 60
-"""The hash expires after this long without a write. A field that did not change for as long is deleted."""
+"""The hash expires after this long without a write."""
 _HEARD_S: Final = 3.0 * SLOW_S
 """The second value of a gateway is the first that counts. It comes within this time."""
 VERSION: Final = 1
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Amount = Annotated[float, msgspec.Meta(ge=0.0)]
+_MAX: Final = 2**53
+"""Beyond this, sums of counts and floats are no longer exact, and may overflow."""
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX)]
+_Amount = Annotated[float, msgspec.Meta(ge=0.0, le=_MAX)]
 _Replica = tuple[str, _Count, _Count, _Count, _Count, _Amount, _Amount]
 _Pool = tuple[str, tuple[tuple[str, _Count], ...], tuple[tuple[int, _Count], ...]]
 _Ejected = tuple[tuple[str, str], ...]
@@ -107,9 +109,10 @@ class Store:
         url: str,
         read: Callable[[float], GatewayLoad],
         told: Callable[[str, GatewayLoad], None],
+        keep_s: float = KEEP_S,
     ) -> None:
         """`read`: returns this gateway's load, for an interval. `told`: takes the name of another gateway and its load.
-        Limits are shared once `leases` is set.
+        `keep_s`: a field that did not change for as long is deleted. Limits are shared once `leases` is set.
 
         Raises StoreError if the extra `fleet` is not installed, or the URL is none.
         """
@@ -120,7 +123,7 @@ class Store:
         self._no_script: type[Exception] = NoScriptError
         self.address = self._clients.address
         self._client: Any = None
-        self._read, self._told = read, told
+        self._read, self._told, self._keep_s = read, told, keep_s
         self.name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """The field of this gateway. A process never takes over the name of another."""
         self.leases: Leases | None = None
@@ -199,6 +202,9 @@ class Store:
         self._number += 1
         load = self._read(SLOW_S)
         pipeline: _Pipeline = self._client.pipeline(transaction=False)
+        stale = [name for name, (_, at) in self._seen.items() if self._listened_s - at > self._keep_s]
+        if stale:
+            pipeline.execute_command("HDEL", KEY, *stale)
         pipeline.hset(KEY, self.name, load_to_bytes(load, self._number))
         pipeline.expire(KEY, KEEP_S)
         pipeline.hgetall(KEY)
@@ -216,15 +222,14 @@ class Store:
                 raise answer
         self._listened_s += min(now - self._heard_at, SLOW_S)
         self._heard_at = now
-        for field, value in answers[2].items():
-            self._take(field.decode("utf-8", "replace"), value)
-        cpu_s += thread_time()
-        for call, answer in zip(calls, answers[3:], strict=True):
-            await self._leased(call, answer)
-        stale = [name for name, (_, at) in self._seen.items() if self._listened_s - at > KEEP_S]
         for name in stale:
             del self._seen[name]
-            await self._client.hdel(KEY, name)
+        of_calls = len(answers) - len(calls)
+        for field, value in answers[of_calls - 1].items():
+            self._take(field.decode("utf-8", "replace"), value)
+        cpu_s += thread_time()
+        for call, answer in zip(calls, answers[of_calls:], strict=True):
+            await self._leased(call, answer)
         return min(SLOW_S, max(INTERVAL_S, cpu_s / MAX_SHARE)) if load.replicas else SLOW_S
 
     async def _leased(self, call: LeaseCall, answer: object) -> None:

@@ -195,6 +195,22 @@ async def test_store_is_not_away_after_one_lost_connection(
 
 
 @needs_store
+async def test_many_gateways_that_died_together_are_deleted_from_a_distant_store_without_an_outage(
+    store: RealStore,
+) -> None:
+    for number in range(40):
+        await store.tell("HSET", KEY, f"dead-{number}", load_to_bytes(LOAD, 1).decode())
+    async with SlowWay(store) as slow:
+        slow.late_s = 0.03
+        alive = Store(url_of(slow.port), lambda _: LOAD, lambda *_: None, keep_s=0.3)
+        task = asyncio.create_task(alive.run())
+        await says(store, f"[b'{alive.name}']", "HKEYS", KEY)
+        assert alive.view().failures == 0
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@needs_store
 async def test_an_emptied_store_is_filled_again_by_the_next_round(
     gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
 ) -> None:
@@ -215,10 +231,12 @@ async def test_a_value_that_no_gateway_wrote_is_logged_once_and_ignored(
     fleet = await emulator(replicas=1)
     await store.tell("HSET", KEY, "stranger", '[1, 7, 0.1, [["r", -5, 0, 0, 0, 0, 0]], [], []]')
     await store.tell("HSET", KEY, "newer", "[9, 1, 0.1, [], [], []]")
+    await store.tell("HSET", KEY, "huge", f'[1, 7, 0.1, [["r", {10**400}, 0, 0, 0, 0, 0]], [], []]')
     one, _ = await pair(gateway, rules(*fleet.urls), store.url)
     assert view(one).gateways == 1
     ignored = [record.getMessage() for record in caplog.records if "is ignored" in record.getMessage()]
-    assert any("stranger" in line for line in ignored)
+    for name in ("stranger", "huge"):
+        assert any(name in line for line in ignored)
     assert any("newer" in line and "version 9" in line for line in ignored)
 
 
@@ -244,7 +262,7 @@ def test_a_load_reads_back_as_it_was_written() -> None:
 )
 def test_an_address_that_is_no_store_is_refused_without_the_password(url: str) -> None:
     with pytest.raises(StoreError, match="--store: ") as raised:
-        Store(url, lambda _: LOAD, lambda *_: None)
+        Store(url, lambda _: LOAD, lambda *_: None, keep_s=0.3)
     assert "redis://" in str(raised.value)
     assert "secret" not in str(raised.value)
 
