@@ -49,6 +49,13 @@ def test_yaml_is_read_by_the_end_of_the_name(tmp_path: Path) -> None:
     assert follower(tmp_path / "f.yml")[0].read().urls == {"http://10.0.0.1:8000"}
 
 
+@pytest.mark.parametrize("label", ["2001-02-30", "007", "yes", "!!int x"])
+def test_labels_in_yaml_are_text_as_they_are_written(tmp_path: Path, label: str) -> None:
+    (tmp_path / "f.yml").write_text(f"- targets: ['10.0.0.1:8000']\n  labels: {{a: {label}}}\n")
+    one, _, _ = follower(tmp_path / "f.yml", ("a", label.removeprefix("!!int ")))
+    assert one.read().urls == {"http://10.0.0.1:8000"}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [

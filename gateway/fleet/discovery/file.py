@@ -59,7 +59,7 @@ class FileFollower(Follower):
     def _parsed(self, text: bytes) -> object:
         try:
             if self._path.suffix in (".yml", ".yaml"):
-                return YAML(typ="safe", pure=True).load(text)
+                return YAML(typ="base", pure=True).load(text)
             return msgspec.json.decode(text)
         except (YAMLError, msgspec.DecodeError) as error:
             raise SourceError(f"{self._path} cannot be parsed: {str(error).splitlines()[0]}") from None
