@@ -135,8 +135,8 @@ class Store:
         """By field: the number of the last round of that gateway, and `_listened_s` when it came."""
         self._lease_at = 0.0
         """Time of the next round that carries limits."""
-        self._unread = ""
-        """Error text of the last value that could not be read."""
+        self._unread: dict[str, str] = {}
+        """By field that cannot be read: why."""
         self._unanswered = ""
         """Text of the last failure of a single command."""
         self._failures = self._in_a_row = 0
@@ -225,8 +225,10 @@ class Store:
         for name in stale:
             del self._seen[name]
         of_calls = len(answers) - len(calls)
-        for field, value in answers[of_calls - 1].items():
-            self._take(field.decode("utf-8", "replace"), value)
+        values = {field.decode("utf-8", "replace"): value for field, value in answers[of_calls - 1].items()}
+        for name, value in values.items():
+            self._take(name, value)
+        self._unread = {name: why for name, why in self._unread.items() if name in values}
         cpu_s += thread_time()
         for call, answer in zip(calls, answers[of_calls:], strict=True):
             await self._leased(call, answer)
@@ -248,8 +250,8 @@ class Store:
         try:
             number, load = load_from_bytes(value)
         except StoreError as error:
-            if str(error) != self._unread:
-                self._unread = str(error)
+            if str(error) != self._unread.get(name):
+                self._unread[name] = str(error)
                 log.warning("store: the load of gateway %.80s is ignored: %.200s", name, error)
             return
         known = self._seen.get(name)
