@@ -129,7 +129,10 @@ class PolicyReloads:
         # as long as the rest of the reload.
         asyncio.get_running_loop().call_soon(self._watch, policy)
         self.latest = Reload(time.time())
-        self._tell(before.written, policy)
+        if before.written is prepared.written:
+            log.info("policy generation %d is in force: the same file, with other replicas or keys", generation)
+        else:
+            self._tell(before.written, policy)
 
     def _tell(self, before: Policy, policy: Policy) -> None:
         """Log the policy in force, with its differences from the file before."""

@@ -204,7 +204,7 @@ class ReplicaWatch:
         tokens = health.warmup_prompt_tokens
         failed = await warm_up(target.url, target.access, health.warmup, ranks, prompt_tokens=tokens)
         if failed is None:
-            log.info("replica %s: warmed up with %d completions", target.name, health.warmup)
+            log.info("replica %s: is warmed up", target.name)
         else:
             log.warning(
                 "replica %s: could not be warmed up: %s; it serves all the same, its first requests may be slow",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -98,6 +99,31 @@ async def test_damaged_file_of_replicas_removes_nothing_and_is_reported(
         publish(tmp_path, targets(captures[0]))
         await until(lambda: not gw.finder.reports()[0].error)
         await client.close()
+
+
+async def test_log_names_the_replicas_that_came_and_went_and_the_list_without_any(
+    tmp_path: Path, captures: list[Capture], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, _, _ = captures
+    caplog.set_level(logging.INFO, "tailgate")
+    async with serving(tmp_path) as gw:
+        publish(tmp_path, targets(one))
+        await until(lambda: found(gw) == {one.url})
+        publish(tmp_path, targets(two))
+        await until(lambda: found(gw) == {two.url})
+        publish(tmp_path)
+        await until(lambda: "lists no replicas" in caplog.text)
+    path = tmp_path / "replicas.json"
+    lines = [line for line in caplog.messages if line.startswith(("pool main: ", "policy generation "))]
+    assert lines[:6] == [
+        f"pool main: its source file failed: {path} cannot be read: No such file or directory; it has found none yet",
+        "pool main: its source file can be read again",
+        f"pool main: 1 replica found, 1 ({one.url}) new, 0 gone",
+        "policy generation 2 is in force: the same file, with other replicas or keys",
+        f"pool main: 1 replica found, 1 ({two.url}) new, 1 ({one.url}) gone",
+        "policy generation 3 is in force: the same file, with other replicas or keys",
+    ]
+    assert f"pool main: its source file lists no replicas: {path}" in lines
 
 
 async def test_removed_replica_finishes_its_requests(tmp_path: Path, captures: list[Capture], connect: Connect) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gateway.core.policy import Policy
-from gateway.core.pool_spec import Discovery, DnsSource, FileSource, KubernetesSource, ReplicaSpec, replicas_at
+from gateway.core.pool_spec import Discovery, DnsSource, FileSource, KubernetesSource, ReplicaSpec, Source, replicas_at
 from gateway.fleet.discovery.dns import DnsFollower
 from gateway.fleet.discovery.file import FileFollower
 from gateway.fleet.discovery.kubernetes import KubernetesFollower
@@ -20,6 +20,9 @@ log = logging.getLogger("tailgate.fleet")
 
 SETTLE_S: Final = 0.5
 """Seconds between two looks at addresses that are no longer listed: has their health check failed meanwhile?"""
+
+MAX_NAMED: Final = 5
+"""A line of the log names at most this many replicas."""
 
 FOLLOWERS: Final[Mapping[type, Callable[..., Follower]]] = {
     FileSource: FileFollower,
@@ -47,7 +50,7 @@ class _Pool:
 
     discovery: Discovery
     membership: Membership
-    sources: dict[object, _Followed] = field(default_factory=dict)
+    sources: dict[Source, _Followed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class ReplicaFinder:
         for name, pool in self._pools.items() if self._is_running else ():
             for source, followed in pool.sources.items():
                 if followed.task is None:
-                    tools = SourceTools(*self._callbacks(name, followed))
+                    tools = SourceTools(*self._callbacks(name, source, followed))
                     follower = FOLLOWERS[type(source)](source, pool.discovery, tools)
                     followed.task = asyncio.create_task(self._follow(follower), name=f"{followed.kind} of {name}")
         self._look_whether_begun()
@@ -177,19 +180,24 @@ class ReplicaFinder:
                 self._on_bug(error)
                 await asyncio.sleep(SETTLE_S)
 
-    def _callbacks(self, pool: str, followed: _Followed) -> tuple[Callable[[Listing], None], Callable[[str], None]]:
+    def _callbacks(
+        self, pool: str, source: Source, followed: _Followed
+    ) -> tuple[Callable[[Listing], None], Callable[[str], None]]:
         def told(listing: Listing) -> None:
             if followed.error:
                 log.info("pool %s: its source %s can be read again", pool, followed.kind)
+            if not listing.urls and (followed.listing is None or followed.listing.urls):
+                log.warning("pool %s: its source %s lists no replicas: %s", pool, followed.kind, _name(source))
             followed.listing, followed.error = listing, ""
             self._settle()
             self._look_whether_begun()
 
         def failed(reason: str) -> None:
             if reason != followed.error:
-                log.warning(
-                    "pool %s: its source %s failed: %s; its replicas stay as they are", pool, followed.kind, reason
+                stays = (
+                    "its replicas stay as they are" if self._pools[pool].membership.urls else "it has found none yet"
                 )
+                log.warning("pool %s: its source %s failed: %s; %s", pool, followed.kind, reason, stays)
             followed.error = reason
             self._look_whether_begun()
 
@@ -216,6 +224,20 @@ class ReplicaFinder:
             self._on_change()
 
 
+def _name(source: Source) -> str:
+    """What a source is called in the policy."""
+    if isinstance(source, FileSource):
+        return source.path
+    return source.name if isinstance(source, DnsSource) else source.service
+
+
 def _log_change(pool: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    added, removed = set(after) - set(before), set(before) - set(after)
-    log.info("pool %s: %d replicas found, %d new, %d gone", pool, len(after), len(added), len(removed))
+    added, removed = _counted(set(after) - set(before)), _counted(set(before) - set(after))
+    plural = "" if len(after) == 1 else "s"
+    log.info("pool %s: %d replica%s found, %s new, %s gone", pool, len(after), plural, added, removed)
+
+
+def _counted(urls: set[str]) -> str:
+    """How many, and the first of them: `2 (http://10.0.0.1:8000, http://10.0.0.2:8000)`."""
+    names = sorted(urls)[:MAX_NAMED] + ["..."] * (len(urls) > MAX_NAMED)
+    return f"{len(urls)} ({', '.join(names)})" if urls else "0"
