@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.policy import load
+from loadtests.commands.asked import traffic_of
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$(?:\n+^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
@@ -169,3 +172,18 @@ def test_long_command_of_a_page_runs_and_prints_what_is_shown(command: str, show
 def test_commands_that_are_not_run_are_in_the_pages() -> None:
     typed = [command for _, command, _ in EVERY]
     assert [known for known in NOT_RUN if not any(command.startswith(known) for command in typed)] == []
+
+
+def test_traffic_of_each_load_test_has_only_tiers_of_its_policy() -> None:
+    tested = 0
+    for _, command, _ in EVERY:
+        given = dict(re.findall(r"--(policy|workload) (\S+)", command))
+        if "tailgate load " in command and len(given) == 2 and (ROOT / given["policy"]).exists():
+            policy = load(ROOT / given["policy"])
+            traffic = traffic_of(
+                None, given["workload"], mix=None, policy=policy, model=None, rate=10.0, speed=None, duration=20.0
+            )
+            tiers = {arrival.tier for arrival in traffic.arrivals(1)}
+            assert tiers <= set(policy.tiers), command
+            tested += 1
+    assert tested

@@ -107,7 +107,10 @@ def certify_command(
     if found.interrupted:
         raise typer.Exit(130)
     if not found.on_time:
-        errors.print("Do not trust this: the generator was late. Lower the rate, or give it a core", style="red")
+        errors.print(
+            "Do not trust this: over 1% of the requests left more than 10 ms late. Lower the rate, or give it a core",
+            style="red",
+        )
         raise typer.Exit(3)
     raise typer.Exit(1 if less else STATUS[found.verdict])
 

@@ -35,6 +35,8 @@ from loadtests.verdict.trial import PUSH, Part
 SAMPLES = 5
 APART_S = 0.5
 """Requests, and the seconds between them, that tell how long an answer takes while nothing else runs."""
+LINE_EVERY_S = 20.0
+"""Seconds between two lines about progress where there is no terminal."""
 ENDS = signal.SIGINT, signal.SIGTERM
 PARTS = {
     Part.BEFORE: "before the push",
@@ -146,6 +148,7 @@ class Judged:
         judged_by = self.policy, self.promises
         steps: list[Step] = []
         pushed = asyncio.Event()
+        line_s = LINE_EVERY_S
 
         async def test() -> None:
             with out.status(f"{rate_per_s:.4g}/s") as status:
@@ -153,8 +156,13 @@ class Judged:
                 def show(at_s: float, part: Part, found: list[Judgement]) -> None:
                     if part is not Part.BEFORE:
                         pushed.set()
+                    nonlocal line_s
                     worst = told(worst_of(found))
-                    status.update(f"{rate_per_s:.4g}/s, {at_s:.0f} of {budget_s:.0f} s, {PARTS[part]}; {worst}")
+                    line = f"{rate_per_s:.4g}/s, {at_s:.0f} of {budget_s:.0f} s, {PARTS[part]}; {worst}"
+                    status.update(line)
+                    if not out.is_terminal and at_s >= line_s:
+                        out.print(line)
+                        line_s = at_s + LINE_EVERY_S
 
                 traffic = self._target, judged_by, self._plan
                 steps.append(await step(arrivals, rate_per_s, *traffic, rules, self.stop, show))

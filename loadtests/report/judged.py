@@ -105,7 +105,9 @@ def slo_of(policy: Held | None, tier: str) -> Slo:
         return NO_SLO
     if tier not in policy.tiers:
         known = ", ".join(policy.tiers)
-        raise ValueError(f"the traffic has tier {tier}, the policy only {known}: give a policy that has it")
+        raise ValueError(
+            f"the traffic has tier {tier}, the policy only {known}: give a policy that has it, or other traffic"
+        )
     return policy.tiers[tier].slo
 
 

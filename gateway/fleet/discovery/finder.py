@@ -212,7 +212,9 @@ class ReplicaFinder:
         now, changed = self._clock(), False
         for name, pool in self._pools.items():
             before = pool.membership.urls
-            listings = {source: followed.listing for source, followed in pool.sources.items()}
+            listings: dict[object, Listing | None] = {
+                source: followed.listing for source, followed in pool.sources.items()
+            }
 
             def are_out(url: str, pool: _Pool = pool) -> bool:
                 return all(self._is_out(spec.name) for spec in replicas_at(url, "", pool.discovery.dp, is_found=True))
@@ -225,7 +227,7 @@ class ReplicaFinder:
 
 
 def _name(source: Source) -> str:
-    """What a source is called in the policy."""
+    """The name of a source in the policy."""
     if isinstance(source, FileSource):
         return source.path
     return source.name if isinstance(source, DnsSource) else source.service

@@ -123,10 +123,14 @@ def test_certificate_tells_that_the_gateway_counts_less_good_requests_than_clien
 
 
 @pytest.mark.long
-def test_short_budget_leaves_promises_undecided(replica: str, tmp_path: Path) -> None:
+def test_short_budget_leaves_promises_undecided_and_progress_is_lines_without_a_terminal(
+    replica: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "LINE_EVERY_S", 2.0)
     found = run("certify", replica, tmp_path, "20s", "--at", "0.5", "--budget", "10", "--json")
     assert found.exit_code in (3, 4), found.output
     assert {one["verdict"] for one in json.loads(found.stdout)["promises"]} == {"undecided"}
+    assert "0.5/s, 2 of 10 s, before the push; " in found.stderr
 
 
 def test_find_reports_a_target_that_keeps_nothing(replica: str, tmp_path: Path) -> None:
