@@ -35,7 +35,7 @@ SLOW_S: Final = 0.1
 rounds is no silence.
 """
 MAX_SHARE: Final = 0.05
-"""Rounds of a large fleet are so far apart that they take at most this part of a core."""
+"""Rounds of a large fleet are further apart, up to `SLOW_S`: to write and read loads may take this part of a core."""
 TIMEOUT_S: Final = 0.25
 """Longest time of one round, connecting included."""
 RETRY_S: Final = 1.0
