@@ -29,7 +29,7 @@ class ChildProcess:
     def __init__(
         self, module: str, setup: ProcessSetup, on_message: Callable[[ChildProcess, Say, bytes], None]
     ) -> None:
-        ours, theirs = socket.socketpair()
+        """Raises CannotBeginError."""
         self._setup = setup
         self.number = setup.number
         self.ready = asyncio.Event()
@@ -41,14 +41,19 @@ class ChildProcess:
         """Connections handed over since it told its load."""
         self.failed: CannotBeginError | None = None
         self._on_message = on_message
-        # A session of its own, so that Ctrl-C in a terminal reaches the supervisor alone.
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, str(theirs.fileno())],
-            pass_fds=(theirs.fileno(), *setup.admin_sockets),
-            env=os.environ | {VARIABLE: setup.hash_seed},
-            start_new_session=True,
-        )
-        theirs.close()
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                # A session of its own, so that Ctrl-C in a terminal reaches the supervisor alone.
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(), *setup.admin_sockets),
+                    env=os.environ | {VARIABLE: setup.hash_seed},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            limits = "check the limits of processes, open files and memory"
+            raise CannotBeginError(1, f"the system gives it no process: {error.strerror}: {limits}") from None
         self.control = Control(ours, self._heard, self.ended.set)
 
     def begin(self) -> None:

@@ -5,10 +5,13 @@ least work, and replaces processes that end.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
 import time
+from contextlib import suppress
+from itertools import chain, repeat
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,6 +32,9 @@ log = logging.getLogger("tailgate")
 
 ACCEPTED_AT_ONCE = 64
 """At most this many connections are accepted in one turn of the loop."""
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+AGAIN_S = 1.0
+"""Pause after the system has refused a connection or a socket, as in asyncio's own servers."""
 NOTICE_S = 1.0
 """Before a relay is replaced, its answers say `Connection: close` for this long, so that clients go to the others."""
 SPARE_AFTER_S = 2.0
@@ -71,6 +77,8 @@ class WorkerSupervisor:
         self._relays: list[ChildProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = False
+        self._succession = asyncio.Lock()
+        """Held while the next decider begins: a death and a replacement may come together."""
         self._replacement: asyncio.Task[None] | None = None
         self.admin_url = ""
         self.stop = asyncio.Event()
@@ -114,7 +122,8 @@ class WorkerSupervisor:
 
     def _keep_spare(self) -> None:
         if self._spare is None and not self._is_stopping:
-            self._spare = self._made_decider()
+            with suppress(CannotBeginError):  # the next decider is made when it is needed
+                self._spare = self._made_decider()
 
     async def _drop_spare(self) -> None:
         spare, self._spare = self._spare, None
@@ -164,10 +173,16 @@ class WorkerSupervisor:
         self._start(self._watch_relay(relay))
         return relay
 
-    @staticmethod
-    def _join(relay: ChildProcess, decider: ChildProcess) -> None:
+    def _join(self, relay: ChildProcess, decider: ChildProcess) -> None:
         """Give a relay and the decider a socket between them."""
-        one, other = socket.socketpair()
+        if decider is not self._decider:
+            return
+        try:
+            one, other = socket.socketpair()
+        except OSError as error:
+            log.error("no socket from relay %d to the decider: %s; it is tried again", relay.number, error.strerror)
+            self._loop.call_later(AGAIN_S, self._join, relay, decider)
+            return
         decider.control.say(Say.RELAY, b"%d" % relay.number, [one.detach()])
         relay.control.say(Say.DECIDER, b"", [other.detach()])
 
@@ -190,6 +205,11 @@ class WorkerSupervisor:
         await self._next_decider()
 
     async def _next_decider(self) -> None:
+        async with self._succession:
+            if self._decider is None:
+                await self._start_next_decider()
+
+    async def _start_next_decider(self) -> None:
         for pause_s in (*PAUSES_S, None):
             if pause_s is None:
                 log.critical("no decider can be started: the gateway ends")
@@ -214,18 +234,21 @@ class WorkerSupervisor:
         log.error(
             "relay %d has ended with status %d: its connections are lost, another is started", relay.number, status
         )
-        for pause_s in PAUSES_S:
+        for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
             await asyncio.sleep(pause_s)
+            if self._is_stopping:
+                return
             try:
                 await self._start_relay()
             except CannotBeginError as failed:
                 log.error("the next relay cannot begin: %s", failed)
+                if pause_s == PAUSES_S[-1] and not self._relays:
+                    break
             else:
                 return
-        if not self._relays:
-            log.critical("no relay can be started: the gateway ends")
-            self.broken = True
-            self.stop.set()
+        log.critical("no relay can be started: the gateway ends")
+        self.broken = True
+        self.stop.set()
 
     async def _replace_all(self) -> None:
         log.info("all processes are replaced, one after the other")
@@ -247,6 +270,8 @@ class WorkerSupervisor:
 
     async def _replace_relays(self) -> None:
         for old in list(self._relays):
+            if old.ended.is_set():
+                continue  # it was killed meanwhile: its successor is new already
             await self._start_relay()
             old.is_leaving = True
             old.control.say(Say.LEAVE)
@@ -263,7 +288,11 @@ class WorkerSupervisor:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                log.warning("a connection could not be accepted: %s", error.strerror or error)
+                log.warning("a connection could not be accepted: %s", error.strerror)
+                if error.errno in NO_ROOM:
+                    log.warning("the next waits %g s: raise the limit of open files, or end what uses them", AGAIN_S)
+                    self._loop.remove_reader(sock.fileno())
+                    self._loop.call_later(AGAIN_S, self._accept_again, sock)
                 return
             relay = self._least_busy()
             if relay is None:
@@ -271,6 +300,10 @@ class WorkerSupervisor:
             else:
                 relay.new += 1
                 relay.control.say(Say.CLIENT, b"", [client.detach()])
+
+    def _accept_again(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:  # else the gateway ends
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     def _least_busy(self) -> ChildProcess | None:
         usable = [relay for relay in self._relays if relay.serves]
