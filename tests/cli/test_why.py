@@ -188,3 +188,6 @@ async def test_list_of_requests_is_narrowed_by_its_parameters(rig: Rig) -> None:
         wrong = await admin.get("/admin/requests?outcome=fine")
         assert wrong.status_code == 400
         assert wrong.json()["detail"].startswith("outcome: 'fine' is unknown; known: ok, refused, ")
+        wrong = await admin.get("/admin/requests?tiers=only")
+        assert wrong.status_code == 400
+        assert wrong.json()["detail"] == "tiers is unknown; known: good, limit, outcome, reason, tenant, tier"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
 from gateway.core.history import EarlyRefusal
 from gateway.core.results import Outcome, Reason
@@ -23,6 +23,10 @@ MAX_LISTED = 1000
 EARLY = "early"
 OUTCOMES = (*(outcome.value for outcome in Outcome), EARLY)
 """Outcomes that a list can be narrowed to. `early`: refused before the request was read."""
+
+
+FILTERS = {"tier", "tenant", "outcome", "reason", "good", "limit"}
+"""Parameters of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def requests_router(sources: Sources) -> APIRouter:
     def answer(found: object) -> Response:
         return Response(document(found), media_type="application/json", headers={"cache-control": "no-store"})
 
-    @router.get("/admin/requests")
+    @router.get("/admin/requests", dependencies=[Depends(_refuse_unknown)])
     async def latest(
         tier: str = "",
         tenant: str = "",
@@ -95,6 +99,11 @@ def requests_router(sources: Sources) -> APIRouter:
         return answer({"requests": [{**each, "story": story(each)} for each in told]})
 
     return router
+
+
+def _refuse_unknown(request: Request) -> None:
+    for name in request.query_params.keys() - FILTERS:
+        raise HTTPException(400, f"{name:.50} is unknown; known: {', '.join(sorted(FILTERS))}")
 
 
 def _written(unix_s: float) -> str:
