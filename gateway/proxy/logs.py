@@ -23,6 +23,7 @@ REFUSAL_LINES: Final = 3
 """Lines per second for each (reason, tier, pool)."""
 FAILED: Final = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 """Outcomes of requests that were admitted and then failed."""
+GOOD_STATUS: Final = 200
 MAX_FIELD_CHARS: Final = 64
 Cause = tuple[str, float | None]
 """(the controller's text about a refusal, or empty; seconds until a retry makes sense, or None if unknown)."""
@@ -101,8 +102,17 @@ class RefusalLog:
         left_out = self._sampler.take((why, tier, pool))
         if left_out is not None:
             event = "failed" if record.outcome in FAILED else "refused"
-            about = _about(why, tier, pool, cause)
+            about = _about(why, tier, pool, cause if cause[0] or event == "refused" else (_last(record), cause[1]))
             log.info("request %s %s: %s%s", request_id, event, about, more(left_out))
+
+
+def _last(record: Record) -> str:
+    """The end of the last attempt of a request that failed; empty if there was none, or nothing is kept."""
+    if record.history is None or not record.history.attempts:
+        return ""
+    last = record.history.attempts[-1]
+    status = "" if last.status is None or last.status == GOOD_STATUS else f" with HTTP {last.status}"
+    return f"replica {last.replica}: {last.end}{status}"
 
 
 def _about(why: Reason, tier: str, pool: str, cause: Cause) -> str:

@@ -10,7 +10,7 @@ import pytest
 from gateway.core.results import Reason
 from gateway.proxy.logs import REFUSAL_LINES
 
-from .capture import Capture, never
+from .capture import Answer, Capture, never, whole
 from .conftest import Connect, GatewayFactory
 from .policies import rules
 from .raw import chat, request
@@ -100,7 +100,13 @@ async def test_timed_out_request_is_logged_as_failed_and_an_answered_one_not_at_
     assert (await client.ask(chat())).status == 200
     capture.answer = never
     assert (await client.ask(chat("x-request-id: r-1", stream=True))).status == 504
-    assert [line.partition(";")[0] for line in lines(log)] == ["request r-1 failed: ttft-timeout, tier free, pool main"]
+    capture.answer = lambda call: Answer(whole(b"{}", "501 Not Implemented"))
+    assert (await client.ask(chat("x-request-id: r-2"))).status == 502
+    at = f"tier free, pool main: replica {capture.url.removeprefix('http://')}"
+    assert [line.partition(";")[0] for line in lines(log)] == [
+        f"request r-1 failed: ttft-timeout, {at}: cancelled",
+        f"request r-2 failed: upstream-error, {at}: failed with HTTP 501",
+    ]
 
 
 async def test_flood_of_refusals_is_logged_in_a_few_lines_with_the_number_left_out(
