@@ -99,6 +99,10 @@ class TestCheck:
             f"{broken}: 2 errors",
         ]
 
+    def test_check_says_of_a_pool_that_finds_replicas_that_there_will_be_more(self, policy: Path) -> None:
+        policy.write_text(POLICY.replace("replicas:", "discover: {file: found.json}, replicas:", 1))
+        assert "3 pools with 3 replicas and those it finds, 1 tier" in run("check", policy).stdout
+
     def test_check_prints_every_error_however_many(self, policy: Path) -> None:
         policy.write_text(POLICY + "".join(f"field{number}: 1\n" for number in range(30)))
         lines = run("check", policy).stdout.splitlines()

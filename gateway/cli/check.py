@@ -58,11 +58,12 @@ def _print(file: Path, result: Noted | PolicyErrors) -> None:
 
 def _summary(policy: Policy) -> str:
     replicas = sum(len(pool.replicas) for pool in policy.pools.values())
+    found = " and those it finds" if any(pool.discovery for pool in policy.pools.values()) else ""
     tiers = ", ".join(f"{name} (default)" if name == policy.default_tier else name for name in policy.tiers)
     return ", ".join(
         (
             counted(len({model.name for model in policy.models.values()}), "model"),
-            f"{counted(len(policy.pools), 'pool')} with {counted(replicas, 'replica')}",
+            f"{counted(len(policy.pools), 'pool')} with {counted(replicas, 'replica')}{found}",
             f"{counted(len(policy.tiers), 'tier')}: {tiers}",
             counted(len(policy.keys), "key") if policy.keys else "no keys",
         )

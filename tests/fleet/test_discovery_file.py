@@ -62,11 +62,11 @@ def test_labels_in_yaml_are_text_as_they_are_written(tmp_path: Path, label: str)
         ("f.json", None, "cannot be read: No such file or directory"),
         ("f.json", "[{", "cannot be parsed: Input data was truncated"),
         ("f.yaml", "[{", "cannot be parsed: while parsing"),
-        ("f.json", "{}", "is not a list of {targets, labels}: Expected `array`, got `object`"),
+        ("f.json", "{}", 'is not a list such as [{"targets": ["10.0.0.1:8000"]}]: Expected `array`, got `object`'),
         ("f.json", '[{"targets": "a:1"}]', "Expected `array`, got `str` - at `$[0].targets`"),
         ("f.json", '[{"targets": ["a b:1"]}]', "the target 'a b:1' is not a URL of a replica: write http://host:port"),
         ("f.json", '[{"targets": ["u:p@a:1"]}]', "has a user name or password in it"),
-        ("f.yaml", "\xff", "is not a list of {targets, labels}"),
+        ("f.yaml", "\xff", 'is not a list such as [{"'),
     ],
 )
 def test_damaged_file_is_named_with_the_fault(tmp_path: Path, name: str, text: str | None, said: str) -> None:

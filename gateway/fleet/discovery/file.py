@@ -48,7 +48,7 @@ class FileFollower(Follower):
         except OSError as error:
             raise SourceError(f"{self._path} cannot be read: {error.strerror}") from None
         except (msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-            said = f"is not a list of {{targets, labels}}: {error}"
+            said = f'is not a list such as [{{"targets": ["10.0.0.1:8000"]}}]: {error}'
             raise SourceError(f"{self._path} {said}") from None
         wanted = [group for group in groups if self._labels <= group.labels.items()]
         try:
