@@ -89,7 +89,8 @@ class UsageDatabase:
                 [(hour,) for hour in {where[0] for where in (*sums, *fleet)}],
             )
         except sqlite3.Error:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite has rolled it back itself where the disk is full
+                self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -21,6 +22,7 @@ from gateway.core.results import Outcome, Reason, Record
 from gateway.observe.requests.row import RequestRow
 from gateway.observe.usage.database import UsageDatabase, UsageError
 from gateway.observe.usage.ledger import UsageLedger
+from gateway.observe.usage.metering import Sums
 from gateway.observe.usage.report import Question, report
 from tests.observe.made import ASK, OK
 
@@ -103,6 +105,22 @@ async def test_usage_survives_a_file_that_is_locked_for_a_while(
     await book.aclose()
     assert kept(path) == {("acme", ""): [2, 0, 0]}
     assert "kept in memory" in caplog.text
+
+
+def test_large_sums_that_a_full_disk_takes_no_more_are_refused_with_the_cause_and_then_added_once(
+    tmp_path: Path,
+) -> None:
+    book, before = UsageDatabase(tmp_path / "usage.db"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    sums = {(1, "acme", str(number), "free", "m" * 500): Sums(requests=1) for number in range(10_000)}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        with pytest.raises(sqlite3.OperationalError, match="disk"):
+            book.add(sums)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    book.add(sums)
+    assert sum(each.requests for _, each in book.read(*EVER)) == len(sums)
+    book.close()
 
 
 async def test_two_processes_add_to_one_file(tmp_path: Path) -> None:
