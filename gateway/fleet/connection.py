@@ -16,7 +16,7 @@ KEEPALIVE_S: Final = 4.0
 """Shorter than vLLM's own timeout (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, 5 s). Otherwise vLLM might close a connection just as
 it is reused.
 """
-# Limit on the number of chunks of a body that is kept: 4 MiB could come in 4 million chunks.
+# Limit on the number of chunks of a body, kept or not: a flood of chunks of one byte keeps the loop busy for seconds.
 _MAX_PIECES: Final = 4096
 _BYTES_AT_ONCE: Final = 16 * 1024
 
@@ -42,6 +42,8 @@ class ReadingConnection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._head: AnswerHead | None = None
+        self._heads_bytes = 0
+        """Length of the heads so far: a flood of interim answers is no answer."""
         self._held = bytearray()
         """The incomplete head, and later the body."""
         self._chunks: ChunkReader | None = None
@@ -141,14 +143,15 @@ class ReadingConnection(asyncio.Protocol):
         """The head of the answer, taken from the bytes held; None if it is incomplete."""
         while True:
             end = self._held.find(b"\r\n\r\n")
+            if self._heads_bytes + (len(self._held) if end < 0 else end) > MAX_HEAD_BYTES:
+                raise LargeHeadError(f"its head is longer than {MAX_HEAD_BYTES // 1024} KiB")
             if end < 0:
-                if len(self._held) > MAX_HEAD_BYTES:
-                    raise LargeHeadError(f"its head is longer than {MAX_HEAD_BYTES // 1024} KiB")
                 if not b"HTTP/".startswith(self._held[:5]):
                     raise FramingError("it does not begin with HTTP/")
                 return None
             head = read_answer_head(bytes(self._held[:end]))
             del self._held[: end + 4]
+            self._heads_bytes += end + 4
             if head.status == 101:
                 raise FramingError("the answer changes protocol")
             if head.status > 199:
@@ -167,10 +170,9 @@ class ReadingConnection(asyncio.Protocol):
 
     def _keep(self, piece: bytes) -> bool:
         """Add to the body. Ends the answer and returns False if that makes it too large."""
-        if self._limit_bytes is None:
-            return True
-        self._held += piece
-        if len(self._held) > self._limit_bytes:
+        if self._limit_bytes is not None:
+            self._held += piece
+        if self._limit_bytes is not None and len(self._held) > self._limit_bytes:
             text = f"the body exceeds {self._limit_bytes} bytes"
         elif self._pieces > _MAX_PIECES:
             text = f"the body comes in more than {_MAX_PIECES} pieces"

@@ -25,11 +25,11 @@ async def fake() -> AsyncIterator[FakeReplica]:
         yield fake
 
 
-def fetcher(url: str, *, key: str | None = None, timeout_s: float = 10.0, limit_bytes: int = 1000) -> Fetcher:
+def fetcher(url: str, *, key: str | None = None, timeout_s: float = 10.0, limit_bytes: int | None = 1000) -> Fetcher:
     return Fetcher(url, access=ReplicaAccess(key), timeout_s=timeout_s, limit_bytes=limit_bytes)
 
 
-async def once(url: str, *, timeout_s: float = 10.0, limit_bytes: int = 1000) -> bytes | Failed:
+async def once(url: str, *, timeout_s: float = 10.0, limit_bytes: int | None = 1000) -> bytes | Failed:
     one = fetcher(url, timeout_s=timeout_s, limit_bytes=limit_bytes)
     try:
         return await one.get()
@@ -165,10 +165,19 @@ async def test_fetched_body_without_end_is_cut_at_the_limit(fake: FakeReplica) -
     assert await once(fake.url + "/x") == Failed(ReadFault.TOO_LARGE, "the body exceeds 1000 bytes")
 
 
-async def test_fetched_body_in_too_many_pieces_is_refused_before_it_is_whole(fake: FakeReplica) -> None:
+@pytest.mark.parametrize("limit_bytes", [10_000, None])
+async def test_fetched_body_in_too_many_pieces_is_refused_before_it_is_whole(
+    fake: FakeReplica, limit_bytes: int | None
+) -> None:
     fake.answers["/x"] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 5000
-    answered = await once(fake.url + "/x", limit_bytes=10_000)
+    answered = await once(fake.url + "/x", limit_bytes=limit_bytes)
     assert answered == Failed(ReadFault.TOO_LARGE, "the body comes in more than 4096 pieces")
+
+
+async def test_flood_of_interim_answers_is_refused_before_the_answer(fake: FakeReplica) -> None:
+    fake.answers["/x"] = b"HTTP/1.1 103 Early Hints\r\n\r\n" * 2000 + answer("hello")
+    answered = await once(fake.url + "/x")
+    assert answered == Failed(ReadFault.BROKEN, "it is not HTTP: its head is longer than 32 KiB")
 
 
 async def test_fetched_compressed_body_is_refused_without_decoding(fake: FakeReplica) -> None:
