@@ -30,6 +30,9 @@ log = logging.getLogger("tailgate")
 FACTS_KEY: Final = "{tailgate}:facts"
 FACTS_EVERY_S: Final = 5.0
 FACTS_KEEP_S: Final = 3600
+POLICY_KEY: Final = "{tailgate}:policy:"
+"""Followed by the name of a gateway: the digest of its policy."""
+POLICY_KEEP_S: Final = 15
 OF_POOLS: Final = ("at", "pools", "lengths", "prompts", "margins")
 OF_REPLICAS: Final = ("pool", "url", "model", "limit", "kv", "budget")
 """Facts about engines and traffic. Rates, quotas, drains and ejections are each gateway's own."""
@@ -44,6 +47,8 @@ class LearnedFacts:
         self._store = store
         self._driver = driver
         self._unix_s = unix_s
+        self._apart: list[str] = []
+        """Gateways that had another policy at the last look."""
 
     def parts(self) -> dict[str, Coroutine[object, object, None]]:
         """The tasks that exchange loads and facts, by name."""
@@ -52,6 +57,7 @@ class LearnedFacts:
     async def begin(self) -> None:
         """Hear the other gateways, and take over the facts in the store. Called before the first request."""
         await self._store.begin()
+        await self.compare_policies()
         if not self._is_cold():
             return
         data = await self._store.ask("GET", FACTS_KEY)
@@ -72,8 +78,26 @@ class LearnedFacts:
             try:
                 if not self._is_cold():
                     await self._store.ask("SET", FACTS_KEY, await self._data(), "EX", FACTS_KEEP_S)
+                await self.compare_policies()
             except Exception as bug:  # noqa: BLE001 - a bug costs this write
                 self._driver.supervisor.caught(Callback.WATCH, bug)
+
+    async def compare_policies(self) -> None:
+        """Tell the digest of the own policy, and log which gateways have another, whenever that changes."""
+        own = self._driver.controller.policy.digest
+        others = self._store.others()
+        await self._store.ask("SET", f"{POLICY_KEY}{self._store.name}", own, "EX", POLICY_KEEP_S)
+        told = await self._store.ask("MGET", *(f"{POLICY_KEY}{name}" for name in others)) if others else []
+        if not isinstance(told, list):
+            return
+        apart = [name for name, digest in zip(others, told, strict=True) if digest not in (None, own.encode())]
+        if apart != self._apart:
+            self._apart = apart
+            if apart:
+                names = ", ".join(apart)
+                log.warning("store: the policy of %s is not the one of this gateway: give the same file to all", names)
+            else:
+                log.info("store: all gateways have the same policy")
 
     def _is_cold(self) -> bool:
         forecaster = self._driver.controller.forecaster

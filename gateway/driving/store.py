@@ -172,6 +172,10 @@ class Store:
         of_limit = "" if self.leases is None else self.leases.error
         return StoreView(self.address, heard, self._failures, self._error, of_limit)
 
+    def others(self) -> list[str]:
+        """Names of the other gateways that told their load lately."""
+        return sorted(name for name, (_, at) in self._seen.items() if self._listened_s - at < _HEARD_S)
+
     def _heard(self, seconds: float) -> int:
         """Gateways that told their load in the last seconds for which the store answered."""
         return sum(self._listened_s - at < seconds for _, at in self._seen.values())

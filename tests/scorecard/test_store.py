@@ -366,6 +366,19 @@ async def test_limit_with_a_key_of_the_wrong_type_is_told_apart_from_a_store_tha
 
 
 @needs_store
+async def test_gateway_with_another_policy_is_named_in_the_log_and_the_same_policy_is_not(
+    gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = await emulator(replicas=1)
+    one, _ = await pair(gateway, rules(*fleet.urls, slots=2), store.url)
+    assert "the policy of" not in caplog.text
+    await gateway(rules(*fleet.urls, slots=8), store=store.url)
+    assert one.store is not None
+    lines = [line for line in caplog.messages if line.startswith("store: the policy of ") and one.store.name in line]
+    assert lines[0].endswith(" is not the one of this gateway: give the same file to all")
+
+
+@needs_store
 async def test_new_gateway_begins_with_what_another_one_has_learned_about_engines_and_nothing_else(
     gateway: GatewayFactory, emulator: EmulatorFactory, store: RealStore
 ) -> None:
