@@ -27,6 +27,8 @@ class ApiServer:
         """Watches and pages from an older version are gone."""
         self.page = 500
         self.status = 200
+        self.ends_watches = False
+        """Whether it ends each watch at once."""
         self.tokens: list[str] = []
         """Token of each request."""
         self.lists = 0
@@ -133,6 +135,9 @@ class ApiServer:
             writer.write(_whole({"kind": "Status", "metadata": {}, "code": 410}, 410))
             return
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        if self.ends_watches:
+            writer.write(b"0\r\n\r\n")
+            return
         for version, event in self._events:
             if version > since:
                 writer.write(b"%x\r\n%b\n\r\n" % (len(event) + 1, event))

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.pool_spec import Discovery, KubernetesSource
 from gateway.fleet.discovery import kubernetes
-from gateway.fleet.discovery.kubernetes import KubernetesFollower
+from gateway.fleet.discovery.kubernetes import KubernetesFollower, backoff_after
 from gateway.fleet.discovery.source import Listing, SourceTools
 
 from .api_server import ApiServer, api_server, endpoint
@@ -146,6 +146,29 @@ async def test_server_that_disconnects_or_refuses_removes_nothing_and_is_asked_a
         server.status = 200
         await until(lambda: followed.addresses == {"10.0.0.2:8000"})
         assert all(listing.urls for listing in followed.told)
+
+
+async def test_watch_that_ends_at_once_is_named_and_not_asked_again_without_a_pause(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "BACKOFF_S", 60.0)
+    monkeypatch.setattr(kubernetes, "MAX_BACKOFF_S", 60.0)
+    server.ends_watches = True
+    server.put("vllm-0", endpoint("10.0.0.1"))
+    async with following(Followed(server, tmp_path)) as followed:
+        await until(lambda: followed.failed)
+        assert "a watch ended at once" in followed.failed[0]
+        assert server.watches == 1
+        assert followed.addresses == {"10.0.0.1:8000"}
+
+
+def test_pauses_grow_while_tries_end_at_once_as_without_the_right_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "BACKOFF_S", 1.0)
+    monkeypatch.setattr(kubernetes, "MAX_BACKOFF_S", 30.0)
+    pauses = [0.0]
+    for lasted_s in (0.1,) * 7 + (31.0, 0.1):
+        pauses.append(backoff_after(lasted_s, pauses[-1]))
+    assert pauses[1:] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 1.0, 2.0]
 
 
 async def test_token_is_read_again_for_each_request(server: ApiServer, tmp_path: Path) -> None:

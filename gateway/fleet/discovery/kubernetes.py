@@ -107,17 +107,19 @@ class KubernetesFollower(Follower):
         self._selector = ",".join(f"{name}={value}" for name, value in selectors)
 
     async def run(self) -> None:
-        backoff_s = BACKOFF_S
+        clock, backoff_s = asyncio.get_running_loop().time, 0.0
         while True:
+            began, is_gone = clock(), False
             try:
                 async with self._client() as client:
                     version = await self._list(client)
-                    backoff_s = BACKOFF_S
                     while True:
+                        asked_at = clock()
                         version = await self._watch(client, version)
+                        if clock() - asked_at < BACKOFF_S:
+                            raise SourceError("a watch ended at once: check what is between here and the API server")
             except _GoneError:
-                await asyncio.sleep(RELIST_S)
-                continue
+                is_gone = True
             except SourceError as error:
                 self._tools.failed(f"service {self._source.service}: {error}")
             except httpx.HTTPError as error:
@@ -125,8 +127,8 @@ class KubernetesFollower(Follower):
                 self._tools.failed(f"service {self._source.service}: the API server cannot be reached: {said}")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 self._tools.failed(f"service {self._source.service}: the API server's answer is no list: {error}")
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+            backoff_s = backoff_after(clock() - began, backoff_s)
+            await asyncio.sleep(RELIST_S if is_gone and backoff_s == BACKOFF_S else backoff_s)
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -241,6 +243,11 @@ class KubernetesFollower(Follower):
             names = ", ".join(each.name or str(each.port) for each in ports) or "none"
             raise SourceError(f"its ports are {names}: write the name or number of one as `port`")
         return fitting[0]
+
+
+def backoff_after(lasted_s: float, backoff_s: float) -> float:
+    """Pause after a list with its watches that lasted so long. `backoff_s`: the pause before it; 0 at first."""
+    return BACKOFF_S if lasted_s > backoff_s else min(2 * backoff_s, MAX_BACKOFF_S)
 
 
 def _check(status: int) -> None:

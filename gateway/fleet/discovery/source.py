@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from gateway.core.pool_spec import Discovery
 from gateway.policy.sections.values import read_url
@@ -19,6 +21,10 @@ class Listing:
     """URLs that are no longer in `urls` because the source says that their replicas end."""
     is_certain: bool = True
     """Whether an address that is missing is gone. If not, its own health check must agree."""
+
+
+_read_url: Final = lru_cache(16384)(read_url)
+"""A watch reads all addresses again at each event."""
 
 
 class SourceError(Exception):
@@ -50,7 +56,7 @@ class Follower(ABC):
         """The URL of a replica at `host:port`, or at a URL of its own. Raises `SourceError`."""
         given = address if "://" in address else f"{self._discovery.scheme}://{address}{self._discovery.path}"
         try:
-            return str(read_url(given))
+            return str(_read_url(given))
         except ValueError as error:
             raise SourceError(f"{address[:100]!r} {error}") from None
 
