@@ -171,6 +171,11 @@ CASES = {
         "    queue: 5",
         "p.yaml:13: pools.short.queue: is a single value, must be a mapping, such as queue: {limit: 5}",
     ),
+    "hold without a unit": (
+        "    slots: 8",
+        "    hold: 60",
+        "p.yaml:13: pools.short.hold.time: 60 has no unit: write 60s for seconds or 60ms for milliseconds",
+    ),
     "duration for a section with many fields": (
         "slo: {ttft: {p50: 1s, p99: 2s}}",
         "slo: {ttft: 500ms}",
