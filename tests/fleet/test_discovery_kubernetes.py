@@ -156,7 +156,7 @@ async def test_watch_that_ends_at_once_is_named_and_not_asked_again_without_a_pa
     server.ends_watches = True
     server.put("vllm-0", endpoint("10.0.0.1"))
     async with following(Followed(server, tmp_path)) as followed:
-        await until(lambda: followed.failed)
+        await until(lambda: bool(followed.failed))
         assert "a watch ended at once" in followed.failed[0]
         assert server.watches == 1
         assert followed.addresses == {"10.0.0.1:8000"}
