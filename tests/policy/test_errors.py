@@ -539,7 +539,7 @@ CASES = {
     "rate without a unit": (
         "    pools: [long]\nkeys",
         "    limits: {requests: 60}\nkeys",
-        "p.yaml:23: tiers.paid.limits.requests: 60 has no unit: write 60/min",
+        "p.yaml:23: tiers.paid.limits.requests: 60 has no unit: write 60/min or 60/s",
     ),
     "rate that is none": (
         "    pools: [long]\nkeys",

@@ -71,7 +71,7 @@ def test_conversations_can_be_written_in_a_workload_file() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("rate: 120/min", "rate: 2"), "w.yaml:4: rate: 2 has no unit: write 2/min"),
+        (("rate: 120/min", "rate: 2"), "w.yaml:4: rate: 2 has no unit: write 2/min or 2/s"),
         (("duration: 1m30s\n", ""), "w.yaml:2: duration: is missing: time in which requests arrive"),
         (("tiers:", "teirs:"), "w.yaml:8: teirs: unknown field: did you mean tiers?"),
         (("kind: Workload", "kind: Policy"), "w.yaml:3: kind: Policy is not supported: write kind: Workload"),

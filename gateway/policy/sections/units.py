@@ -49,7 +49,7 @@ def span(value: object) -> float:
 def per_minute(value: object) -> float:
     """A rate above zero, such as 60/min or 40k/min, per minute."""
     if _is_number(value):
-        raise ValueError("{value} has no unit: write {value}/min")
+        raise ValueError("{value} has no unit: write {value}/min or {value}/s")
     parts = re.fullmatch(RATE, value, re.ASCII) if isinstance(value, str) else None
     if parts is None:
         raise ValueError("{value} is not a rate: write a count per s, min or h, such as 60/min or 40k/min")
