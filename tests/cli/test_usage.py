@@ -78,6 +78,8 @@ async def test_usage_of_a_gateway_has_tokens_prices_and_the_cost_of_a_good_reque
             await client.post("/v1/completions", json={**ASK, "model": "none"})
             live = await asyncio.to_thread(usage, "--json", "--admin", gateway.admin_url)
             wrong = await asyncio.to_thread(usage, "--by", "colour", "--admin", gateway.admin_url)
+            filtered = await client.get(f"{gateway.admin_url}/admin/usage?tenant=acme")
+    assert (filtered.status_code, filtered.json()["detail"]) == (400, "tenant is unknown; known: by, since, until")
     assert live.exit_code == 0, live.output
     assert sum(row["requests"] for row in json.loads(live.stdout)["rows"]) == 4
     assert wrong.exit_code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -67,7 +68,7 @@ def requests_router(sources: Sources) -> APIRouter:
     def answer(found: object) -> Response:
         return Response(document(found), media_type="application/json", headers={"cache-control": "no-store"})
 
-    @router.get("/admin/requests", dependencies=[Depends(_refuse_unknown)])
+    @router.get("/admin/requests", dependencies=[Depends(only_known(FILTERS))])
     async def latest(
         tier: str = "",
         tenant: str = "",
@@ -101,9 +102,14 @@ def requests_router(sources: Sources) -> APIRouter:
     return router
 
 
-def _refuse_unknown(request: Request) -> None:
-    for name in request.query_params.keys() - FILTERS:
-        raise HTTPException(400, f"{name:.50} is unknown; known: {', '.join(sorted(FILTERS))}")
+def only_known(names: Set[str]) -> Callable[[Request], None]:
+    """A dependency that refuses parameters other than these: a filter that is ignored would show too much."""
+
+    def check(request: Request) -> None:
+        for name in request.query_params.keys() - names:
+            raise HTTPException(400, f"{name:.50} is unknown; known: {', '.join(sorted(names))}")
+
+    return check
 
 
 def _written(unix_s: float) -> str:

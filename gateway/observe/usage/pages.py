@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from fastapi import APIRouter, HTTPException, Response
+from fastapi import APIRouter, Depends, HTTPException, Response
 
 from gateway.core.policy import Policy
+from gateway.observe.requests.pages import only_known
 from gateway.observe.state import document
 from gateway.observe.usage.database import UsageError
 from gateway.observe.usage.ledger import UsageLedger
@@ -22,7 +23,7 @@ def usage_router(ledger: UsageLedger | None, policy: Callable[[], Policy]) -> AP
     """GET /admin/usage. `ledger`: None if no usage is kept."""
     router = APIRouter()
 
-    @router.get("/admin/usage")
+    @router.get("/admin/usage", dependencies=[Depends(only_known({"by", "since", "until"}))])
     async def usage(by: str = "tenant", since: str = "7d", until: str = "") -> Response:
         if ledger is None:
             raise HTTPException(404, "no usage is kept: start tailgate with --usage FILE")
