@@ -111,7 +111,12 @@ async def step(
     )
     played = await player.play(stop)
     found = trial.decided or trial.judgements(played.seconds)
-    on_time = trial.late <= MAX_LATE_SHARE * max(1, played.sent)
+    on_time = is_on_time(trial.late, played.sent)
     return Step(
         rate_per_s, played.sending_s, played.sent, found, on_time, played.interrupted, trial.part, trial.recovery_s
     )
+
+
+def is_on_time(late: int, sent: int) -> bool:
+    """Whether the generator kept to its schedule. A single late request is a stall, however few were sent."""
+    return late <= max(1.0, MAX_LATE_SHARE * sent)

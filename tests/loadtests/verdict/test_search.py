@@ -10,7 +10,7 @@ import pytest
 
 from loadtests.verdict.promises import Judgement, Promise, Verdict
 from loadtests.verdict.search import Found, search
-from loadtests.verdict.step import Step
+from loadtests.verdict.step import Step, is_on_time
 
 PROMISE = Promise("standard", 0.99)
 
@@ -115,3 +115,13 @@ def test_undecided_step_counts_by_its_measured_shares(kept: bool) -> None:
     result.add(made(5.0, kept, Verdict.UNDECIDED))
     assert (result.kept_per_s == 5.0) is kept
     assert (result.broken_per_s == 5.0) is not kept
+
+
+def test_one_late_request_of_a_few_is_no_late_generator() -> None:
+    assert [is_on_time(late, sent) for late, sent in ((0, 7), (1, 7), (2, 7), (10, 1000), (11, 1000))] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
