@@ -6,6 +6,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from urllib.parse import urlsplit, urlunsplit
 
 from gateway.core.pool_spec import ReplicaAccess
@@ -73,23 +74,28 @@ class Fetcher:
         """How often the connection was found lost, or could not be made."""
 
     async def get(self) -> bytes | Failed:
-        """The body of a 2xx answer, or why it could not be read."""
+        """The body of a 2xx answer, or why it could not be read.
+
+        A timeout while the gateway stood still says nothing about the replica, so it is asked once more. A gateway that
+        is always late must notice a replica that hangs, too.
+        """
         if not self._is_valid:
             return Failed(ReadFault.UNREACHABLE, "its URL, Host or key has characters that a header cannot have")
-        within = Within(self._timeout_s)
         try:
-            async with within:
-                return await self._answer()
-        except TimeoutError:
-            if within.was_late:
-                return await self.get()  # the gateway stood still, so this says nothing about the replica
-            now, connection = asyncio.get_running_loop().time(), self._connection
-            if connection is None or not connection.is_busy or now - connection.asked_at >= self._patience_s:
-                self.close()
-            return Failed(ReadFault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
+            for is_last in (False, True):
+                within = Within(self._timeout_s)
+                with suppress(TimeoutError):
+                    async with within:
+                        return await self._answer()
+                if is_last or not within.was_late:
+                    break
         except asyncio.CancelledError:
             self.close()
             raise
+        now, connection = asyncio.get_running_loop().time(), self._connection
+        if connection is None or not connection.is_busy or now - connection.asked_at >= self._patience_s:
+            self.close()
+        return Failed(ReadFault.TIMEOUT, f"no complete answer within {self._timeout_s:g} s")
 
     async def _answer(self) -> bytes | Failed:
         connection = self._connection

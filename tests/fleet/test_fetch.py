@@ -316,3 +316,23 @@ async def test_answer_that_arrived_while_the_gateway_stood_still_is_read(fake: F
         one.close()
         server.close()
         await asyncio.to_thread(thread.join)
+
+
+async def test_replica_that_hangs_is_noticed_by_a_gateway_that_always_stands_still(fake: FakeReplica) -> None:
+    fake.answers["/x"] = None
+    loop, stops = asyncio.get_running_loop(), 0
+
+    def stand_still() -> None:
+        nonlocal stops
+        stops += 1
+        until_at = time.monotonic() + 0.25
+        while time.monotonic() < until_at:
+            pass
+        if stops < 16:
+            loop.call_later(0.005, stand_still)
+
+    loop.call_later(0.005, stand_still)
+    failed = await once(fake.url + "/x", timeout_s=0.1)
+    assert isinstance(failed, Failed)
+    assert failed.fault is ReadFault.TIMEOUT
+    assert stops < 16
