@@ -37,7 +37,7 @@ class FromText(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: object) -> object:
-        return {next(iter(cls.model_fields)): value} if isinstance(value, str) else value
+        return {next(iter(cls.model_fields)): value} if isinstance(value, str | int | float) else value
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -35,8 +35,3 @@ class HoldSection(FromText):
     requests: Count = plain(_HOLD.limit, "Requests that may be on hold; more are refused with 503.")
     bytes: Size = field(_HOLD.bytes, units.write_size(_HOLD.bytes), "Bytes of request bodies that may be on hold.")
     wake: WakeSection | None = optional("How to start or wake replicas when requests are on hold.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: object) -> object:
-        return {"time": value} if isinstance(value, str | int | float) else value
