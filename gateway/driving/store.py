@@ -154,31 +154,29 @@ class Store:
         if self._is_away:
             return None
         client = self._clients.connect()
+        answer: object = None
         try:
             async with asyncio.timeout(RETRY_S):
-                return await client.execute_command(what, key, *more)
+                answer = await client.execute_command(what, key, *more)
         except self._errors as error:
             failed = f"{what} {key}: {reason_of(error)}"
             if failed != self._unanswered:
                 log.warning("store: no answer to %.200s", failed)
                 self._unanswered = failed
-            return None
         finally:
             await self._end(client)
+        _end_if_cancelled()
+        return answer
 
     def view(self) -> StoreView:
         """The state of the store, for the admin pages and metrics."""
-        heard = 0 if self._is_away else self._heard(_HEARD_S)
+        heard = 0 if self._is_away else len(self.others())
         of_limit = "" if self.leases is None else self.leases.error
         return StoreView(self.address, heard, self._failures, self._error, of_limit)
 
-    def others(self) -> list[str]:
-        """Names of the other gateways that told their load lately."""
-        return sorted(name for name, (_, at) in self._seen.items() if self._listened_s - at < _HEARD_S)
-
-    def _heard(self, seconds: float) -> int:
-        """Gateways that told their load in the last seconds for which the store answered."""
-        return sum(self._listened_s - at < seconds for _, at in self._seen.values())
+    def others(self, seconds: float = _HEARD_S) -> list[str]:
+        """Names of the gateways that told their load in the last seconds for which the store answered."""
+        return sorted(name for name, (_, at) in self._seen.items() if self._listened_s - at < seconds)
 
     async def run(self) -> None:
         """Tell and read loads until cancelled. The field of this gateway is deleted then."""
@@ -193,6 +191,7 @@ class Store:
                     await self._failed(error)
                 else:
                     self._succeeded()
+                _end_if_cancelled()
                 pause_s = RETRY_S if self._is_away else interval_s
                 await asyncio.sleep(max(0.0, began + pause_s - loop.time()))
         finally:
@@ -215,7 +214,7 @@ class Store:
         calls: list[LeaseCall] = []
         if self.leases is not None and now >= self._lease_at:
             self._lease_at = now + ROUND_S
-            calls = list(self.leases.calls(1 + self._heard(LEASE_S)))  # the leases of those may still be good
+            calls = list(self.leases.calls(1 + len(self.others(LEASE_S))))  # the leases of those may still be good
         for call in calls:
             pipeline.execute_command(*call.command(whole=False))
         cpu_s += thread_time()
@@ -319,3 +318,12 @@ class Store:
             log.debug("store: the own load stays until it expires: %s", error)
         await self._close()
         await self._clients.aclose()
+
+
+def _end_if_cancelled() -> None:
+    """Raises CancelledError if the task was cancelled. redis-py uses `asyncio.wait_for`, which swallows a cancellation
+    that comes just as the wait ends, before Python 3.12.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from time import monotonic
 
@@ -32,7 +32,7 @@ from .policies import rules
 from .raw import chat
 from .state import queued
 from .test_state_dir import answered
-from .waiting import until
+from .waiting import DEADLINE_S, until
 
 LOAD = GatewayLoad(
     0.1, (ReplicaLoad("r1", 1, 2, 3, 4, 0.5, 6.25),), (PoolLoad("p", (("std", 1),), ((0, 2),)),), (("r2", "stalled"),)
@@ -174,6 +174,29 @@ async def test_requests_go_on_beside_a_store_that_answers_late(
                 body = chat(max_tokens=1).split(b"\r\n\r\n", 1)[1]
                 assert (await client.post(f"{gw.url}/v1/chat/completions", content=body)).status_code == 200
         await gw.drain()
+
+
+@needs_store
+async def test_exchange_of_loads_ends_although_the_client_swallows_its_cancellation(
+    store: RealStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`asyncio.wait_for` does so before Python 3.12, if the wait ends in the same turn of the loop."""
+    cancelled = asyncio.Event()
+
+    async def wait_for(work: Awaitable[object], _: float) -> object:
+        done = await work
+        if not cancelled.is_set():
+            cancelled.set()
+            with suppress(asyncio.CancelledError):
+                exchange.cancel()
+                await asyncio.sleep(0)
+        return done
+
+    monkeypatch.setattr("redis.asyncio.connection.asyncio.wait_for", wait_for)
+    exchange = asyncio.create_task(Store(store.url, lambda _: LOAD, lambda *_: None).run())
+    await cancelled.wait()
+    await asyncio.wait([exchange], timeout=DEADLINE_S)
+    assert exchange.cancelled()
 
 
 @needs_store
