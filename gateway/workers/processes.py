@@ -8,11 +8,15 @@ import pickle
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 from gateway.hash_seed import VARIABLE
 from gateway.workers.child import ProcessSetup
 from gateway.workers.control import Control, Say
+
+LATE_S = 1.0
+"""A relay tells its load within .25 s of a new connection."""
 
 
 class CannotBeginError(Exception):
@@ -37,8 +41,10 @@ class ChildProcess:
         self.is_leaving = False
         """Whether it was told to end."""
         self.connections = self.under_way = 0
-        self.new = 0
+        self._new = 0
         """Connections handed over since it told its load."""
+        self._given_at = 0.0
+        """Time at which the first of them was handed over."""
         self.failed: CannotBeginError | None = None
         self._on_message = on_message
         try:
@@ -63,7 +69,7 @@ class ChildProcess:
     def _heard(self, kind: Say, payload: bytes, _files: list[int]) -> None:
         if kind is Say.LOAD:
             self.connections, self.under_way = map(int, payload.split())
-            self.new = 0
+            self._new = 0
         elif kind is Say.READY:
             self.ready.set()
         elif kind is Say.FAILED:
@@ -79,7 +85,19 @@ class ChildProcess:
     @property
     def work(self) -> int:
         """Connections and requests that it has."""
-        return self.connections + self.under_way + self.new
+        return self.connections + self.under_way + self._new
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it does not keep up with what it is told: it would leave a new client waiting."""
+        return self.control.is_behind or (self._new > 0 and time.monotonic() - self._given_at > LATE_S)
+
+    def give(self, client: socket.socket) -> None:
+        """Hand over a connection."""
+        self._new += 1
+        if self._new == 1:
+            self._given_at = time.monotonic()
+        self.control.say(Say.CLIENT, b"", [client.detach()])
 
     async def wait_ready(self) -> None:
         """Wait until it serves. Raises CannotBeginError if it ends before."""

@@ -82,6 +82,7 @@ class Relay:
     def on_message(self, kind: Say, payload: bytes, files: list[int]) -> None:
         """Do what the supervisor says."""
         if kind is Say.CLIENT:
+            self._told = -1, -1  # the supervisor waits for a word
             self._accept(socket.socket(fileno=files[0]))
         elif kind is Say.DECIDER:
             self._start(self._connect(socket.socket(fileno=files[0])))

@@ -298,8 +298,7 @@ class WorkerSupervisor:
             if relay is None:
                 client.close()
             else:
-                relay.new += 1
-                relay.control.say(Say.CLIENT, b"", [client.detach()])
+                relay.give(client)
 
     def _accept_again(self, sock: socket.socket) -> None:
         if sock.fileno() >= 0:  # else the gateway ends
@@ -307,7 +306,7 @@ class WorkerSupervisor:
 
     def _least_busy(self) -> ChildProcess | None:
         usable = [relay for relay in self._relays if relay.serves]
-        in_time = [relay for relay in usable if not relay.control.is_behind] or usable
+        in_time = [relay for relay in usable if not relay.hangs] or usable
         return min(in_time, key=lambda relay: relay.work, default=None)
 
     # ---- the end

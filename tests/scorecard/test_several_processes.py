@@ -21,7 +21,7 @@ from .conftest import Connect
 from .policies import rules
 from .process import Serving, serving
 from .raw import Client, chat
-from .waiting import until
+from .waiting import DEADLINE_S, until
 
 EMPTY: dict[str, Any] = {"relays": [], "pools": [], "policy": {"generation": 0}, "connections": 0}
 KEYS = {"key-of-acme-0000": "acme"}
@@ -126,6 +126,23 @@ async def test_relay_that_hangs_shows_in_the_loop_lag_of_the_gateway(tmp_path: P
         finally:
             os.kill(relays[0]["pid"], signal.SIGCONT)
         assert state["relays"][0]["lag_s"] > 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+async def test_relay_that_hangs_gets_no_new_clients(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        state = await seen(served, lambda state: sum(relay["pid"] > 0 for relay in state["relays"]) == 2)
+        os.kill(state["relays"][0]["pid"], signal.SIGSTOP)
+        try:
+            in_a_row = 0
+            async with asyncio.timeout(DEADLINE_S):
+                while in_a_row < 20:  # with as many connections as the other, it would get every second one
+                    client = await connect(served.url)
+                    client.send(chat())
+                    answer, _ = await asyncio.wait([asyncio.create_task(client.response())], timeout=2.0)
+                    in_a_row = in_a_row + 1 if answer else 0
+        finally:
+            os.kill(state["relays"][0]["pid"], signal.SIGCONT)
 
 
 async def test_relay_that_is_killed_loses_its_own_streams_alone_and_is_replaced(
