@@ -14,7 +14,7 @@ from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules
 from .raw import chat
 from .state import held
-from .waiting import SOAK, until
+from .waiting import DEADLINE_S, SOAK, until
 
 CANCELS = 10_000 if SOAK else 1_500
 AT_ONCE = 24
