@@ -123,6 +123,5 @@ class ControllerSweeper(Sweeper):
                 level = logging.INFO if state is UP or state is ReplicaState.DRAINED else logging.WARNING
                 when = _WHEN_DOWN if state is DOWN else _WHEN_ABSENT if state is ReplicaState.ABSENT else ""
                 about = "; ".join(filter(None, (why, when)))
-                log.log(
-                    level, "replica %s of pool %s is %s, was %s%s", name, pool, state, before[0], about and f": {about}"
-                )
+                was = "" if state is ReplicaState.ABSENT else f", was {before[0]}"
+                log.log(level, "replica %s of pool %s is %s%s%s", name, pool, state, was, about and f": {about}")

@@ -79,8 +79,8 @@ class ChildProcess:
 
     @property
     def serves(self) -> bool:
-        """Whether it is ready, and neither leaves nor has ended."""
-        return self.ready.is_set() and not self.is_leaving and self.process.poll() is None
+        """Whether it is ready, can be reached, and neither leaves nor has ended."""
+        return self.ready.is_set() and self.control.is_open and not self.is_leaving and self.process.poll() is None
 
     @property
     def work(self) -> int:

@@ -30,6 +30,7 @@ from loadtests.commands.options import (
 )
 from loadtests.commands.verdicts import Judged, Options, wrong_input
 from loadtests.terminal.written import make_folder, writing
+from loadtests.verdict.promises import Verdict
 from loadtests.verdict.search import Found, search
 from loadtests.verdict.step import FIND_WRONG, Step
 
@@ -115,7 +116,9 @@ def headline(found: Found) -> str:
     if not found.kept_per_s:
         return f"Broken even at {found.broken_per_s:.3g} requests/s: {found.broke}."
     if not found.broke:
-        return f"Kept up to {found.kept_per_s:.4g} requests/s; nothing higher was asked."
+        is_sure = any(one.verdict is Verdict.PASS for one in found.steps if one.rate_per_s == found.kept_per_s)
+        up_to = f"up to {found.kept_per_s:.4g} requests/s{'' if is_sure else ', from too few requests to be sure'}"
+        return f"{'Kept' if is_sure else 'Not broken'} {up_to}; nothing higher was asked."
     low, high = found.knee.low_per_s, found.knee.high_per_s
     return f"{found.rate_per_s:.4g} requests/s ({low:.4g} to {high:.4g}). First to break: {found.broke}."
 

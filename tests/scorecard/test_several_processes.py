@@ -152,9 +152,8 @@ async def test_relay_that_is_killed_loses_its_own_streams_alone_and_is_replaced(
     async with two_relays(tmp_path, rules(capture.url, slots=STREAMS), TAILGATE_WORKERS="4") as served:
         clients = await begun(connect, served.url, STREAMS)
         state = await seen(served, lambda state: sum(relay["requests"] for relay in state["relays"]) == STREAMS)
-        killed = state["relays"][0]
+        killed = max(state["relays"], key=lambda relay: int(relay["requests"]))
         rest = STREAMS - killed["requests"]
-        assert rest < 0.8 * STREAMS
         os.kill(killed["pid"], signal.SIGKILL)
         await seen(served, lambda state: in_flight(state) == rest)
         assert (await (await connect(served.url)).ask(chat())).status == 200, "the others serve at once"
