@@ -70,6 +70,13 @@ class Rig:
         self.random = Random(5)
         self.api = httpx.AsyncClient(base_url=url, timeout=20.0)
 
+    async def is_ready(self) -> bool:
+        """Whether Prometheus answers queries: once it listens, it says 503 for a moment."""
+        try:
+            return (await self.api.get("/-/ready")).is_success
+        except httpx.ConnectError:
+            return False
+
     async def ask(self, path: str, **parameters: str) -> Any:
         answer = (await self.api.get(f"/api/v1/{path}", params=parameters)).json()
         assert answer["status"] == "success", answer
@@ -125,6 +132,9 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         stack.callback(process.kill)
         rig = Rig(gateway, emulators, f"http://127.0.0.1:{port}")
         stack.push_async_callback(rig.api.aclose)
+        async with asyncio.timeout(DEADLINE_S):
+            while not await rig.is_ready():
+                await asyncio.sleep(0.1)
         yield rig
 
 
@@ -141,10 +151,7 @@ async def test_prometheus_evaluates_every_rule_and_answers_every_panel_with_data
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while empty and asyncio.get_running_loop().time() < deadline:
         assert not loading.done(), loading.exception()
-        try:
-            answers = [await rig.ask("query", query=written(query)) for _, query in empty]
-        except httpx.ConnectError:  # it is still starting
-            answers = [{"result": []} for _ in empty]
+        answers = [await rig.ask("query", query=written(query)) for _, query in empty]
         empty = [asked for asked, found in zip(empty, answers, strict=True) if not found["result"]]
         await asyncio.sleep(1.0)
     loading.cancel()
