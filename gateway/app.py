@@ -26,7 +26,7 @@ from gateway.driving.hub import RelayHub
 from gateway.driving.local_driver import LocalDriver
 from gateway.driving.quota_clock import QuotaClock
 from gateway.driving.relay_link import FrameClock
-from gateway.driving.sharing import LearnedFacts, shared_store
+from gateway.driving.sharing import Sharing, shared_store
 from gateway.driving.state_dir import StateKeeper
 from gateway.fleet.board import ModelBoard
 from gateway.fleet.discovery.finder import ReplicaFinder
@@ -93,7 +93,7 @@ class Gateway:
         self.store = (
             None if store is None else shared_store(store.get_secret_value(), self.driver, self.metrics, self._leased)
         )
-        self._facts = None if self.store is None else LearnedFacts(self.store, self.driver, unix_s)
+        self._sharing = None if self.store is None else Sharing(self.store, self.driver, unix_s)
         self._admin_limits = _admin_limits(settings)
         self.board = ModelBoard(int(time.time()))
         out_of_service, bug = partial(is_out, self.controller), partial(self.driver.supervisor.caught, Callback.WATCH)
@@ -190,8 +190,8 @@ class Gateway:
             "watch of the policy": self.reloads.run(),
         }
         parts |= self.records.parts()
-        if self._facts is not None:
-            parts |= self._facts.parts()
+        if self._sharing is not None:
+            parts |= self._sharing.parts()
         if self._state is not None:
             parts["state"] = self._state.run()
         if self._metric_exporter is not None:
@@ -207,8 +207,8 @@ class Gateway:
         await self.reloads.begin()
         if self._state is not None:
             await self._state.begin()
-        if self._facts is not None:
-            await self._facts.begin()
+        if self._sharing is not None:
+            await self._sharing.begin()
         self._serving = [asyncio.create_task(each.serve(each.given)) for each in self._listeners]
         while not all(each.started for each in self._listeners):
             for serving in self._serving:

@@ -38,9 +38,11 @@ OF_REPLICAS: Final = ("pool", "url", "model", "limit", "kv", "budget")
 """Facts about engines and traffic. Rates, quotas, drains and ejections are each gateway's own."""
 
 
-class LearnedFacts:
-    """The latest learned facts of any gateway, in the form of a state file. A gateway that has learned nothing begins
-    with them.
+class Sharing:
+    """Tells the other gateways, and hears from them, every few seconds.
+
+    Learned facts have the form of a state file: a gateway that has learned nothing begins with them. The digest of the
+    policy shows which gateways have another one.
     """
 
     def __init__(self, store: Store, driver: LocalDriver, unix_s: Callable[[], float]) -> None:
@@ -57,7 +59,7 @@ class LearnedFacts:
     async def begin(self) -> None:
         """Hear the other gateways, and take over the facts in the store. Called before the first request."""
         await self._store.begin()
-        await self.compare_policies()
+        await self._compare_policies()
         if not self._is_cold():
             return
         data = await self._store.ask("GET", FACTS_KEY)
@@ -78,11 +80,11 @@ class LearnedFacts:
             try:
                 if not self._is_cold():
                     await self._store.ask("SET", FACTS_KEY, await self._data(), "EX", FACTS_KEEP_S)
-                await self.compare_policies()
+                await self._compare_policies()
             except Exception as bug:  # noqa: BLE001 - a bug costs this write
                 self._driver.supervisor.caught(Callback.WATCH, bug)
 
-    async def compare_policies(self) -> None:
+    async def _compare_policies(self) -> None:
         """Tell the digest of the own policy, and log which gateways have another, whenever that changes."""
         own = self._driver.controller.policy.digest
         others = self._store.others()

@@ -133,7 +133,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         rig = Rig(gateway, emulators, f"http://127.0.0.1:{port}")
         stack.push_async_callback(rig.api.aclose)
         async with asyncio.timeout(DEADLINE_S):
-            while not await rig.is_ready():  # noqa: ASYNC110 - nobody tells
+            while not await rig.is_ready():  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.1)
         yield rig
 

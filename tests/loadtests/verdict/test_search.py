@@ -117,7 +117,7 @@ def test_undecided_step_counts_by_its_measured_shares(kept: bool) -> None:
     assert (result.broken_per_s == 5.0) is not kept
 
 
-def test_one_late_request_of_a_few_is_no_late_generator() -> None:
+def test_generator_is_on_time_if_one_request_of_a_few_is_late() -> None:
     assert [is_on_time(late, sent) for late, sent in ((0, 7), (1, 7), (2, 7), (10, 1000), (11, 1000))] == [
         True,
         True,
