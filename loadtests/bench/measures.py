@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from loadtests.bench import relays
 from loadtests.bench.arithmetic import rotated
-from loadtests.bench.awake import cores_awake
 from loadtests.bench.closedloop import Closed
 from loadtests.bench.decisions import Decisions
 from loadtests.bench.fleet import Fleet
@@ -108,7 +107,7 @@ def latency(bench: Bench, targets: Sequence[str]) -> Section:
         added_s = 0.0 if errors else number(ways["proxied"], "p99_s") - number(ways["direct"], "p99_s")
         return {"rate": rate, "added_ms": 1e3 * added_s, "errors": errors, "saturated": saturated, **ways}
 
-    with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built, cores_awake():
+    with rig(targets, STREAM_INTERVAL_S, bench.cores, bench.tell) as built:
         section = Section("latency", "ms added to the p99 at half load", skipped=built.skipped)
         return in_rounds(bench, built.targets, section, once, lambda raw: number(raw, "added_ms"))
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from loadtests.bench.arithmetic import rotated
-from loadtests.bench.awake import cores_awake
 from loadtests.bench.closedloop import Closed
 from loadtests.bench.openloop import Open
 from loadtests.bench.rig import Rig, load, rig
@@ -99,7 +98,7 @@ def hop(bench: Bench, targets: Sequence[str]) -> Section:
         one, two = (number(cast(Raw, raw[name]), "p99_s") for name in (ONE, TWO))
         return 1e3 * (two - one)
 
-    with rig([ONE, TWO], STREAM_INTERVAL_S, UNPINNED, bench.tell) as built, cores_awake():
+    with rig([ONE, TWO], STREAM_INTERVAL_S, UNPINNED, bench.tell) as built:
         section = Section("hop", f"ms added to the p99 at {HOP_RATE:.0f} requests/s", skipped=_skipped(built, targets))
         return in_rounds(bench, {} if section.skipped else {name: name for name in targets}, section, once, value)
 
@@ -121,7 +120,7 @@ def ttft(bench: Bench, targets: Sequence[str]) -> Section:
         return _held(Hold(target.port, target.pid, OPEN_INTERVAL_S, of[1], DUE, seconds, probes=200))
 
     names = list(dict.fromkeys(target for target, _ in chosen.values()))
-    with rig(names, OPEN_INTERVAL_S, UNPINNED, bench.tell) as built, cores_awake():
+    with rig(names, OPEN_INTERVAL_S, UNPINNED, bench.tell) as built:
         section.skipped |= {name: built.skipped[of[0]] for name, of in chosen.items() if of[0] in built.skipped}
         running = {name: of for name, of in chosen.items() if of[0] in built.targets}
         return in_rounds(bench, running, section, once, lambda raw: 1e3 * number(raw, "ttft_p50_s"))
