@@ -89,6 +89,8 @@ class ApiSide:
         self.mirrors.configure(policy)
         self.handler.configure(policy, callers)
         self.limits.max_body_bytes = policy.max_body_bytes or self.settings.max_body_bytes
+        # A relay has a part of the bound, which may be less than one body.
+        self.limits.max_receiving_bytes = max(self.settings.max_receiving_bytes, self.limits.max_body_bytes)
 
     def held_s(self, now: float) -> dict[str, float]:
         """By pool, the seconds that its requests have been held, by the count of the connections."""

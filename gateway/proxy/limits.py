@@ -60,7 +60,8 @@ class ConnectionLimits:
         self.max_header_bytes = max_header_bytes
         self.max_connections = max_connections
         self._makes_room = makes_room
-        self._max_receiving_bytes = max_receiving_bytes
+        self.max_receiving_bytes = max_receiving_bytes
+        """Limit on the bytes of all `parts`."""
         self.parts: dict[LimitedConnection, tuple[str, int]] = {}
         """Bodies that are being received, or whose request has no answer yet, by connection: (tenant, bytes)."""
         self.part_bytes = 0
@@ -122,7 +123,7 @@ class ConnectionLimits:
         self.part_bytes += part_bytes - before
         held = tenants[tenant] = tenants.get(tenant, 0) + part_bytes - before
         self.parts[connection] = tenant, part_bytes
-        return self.part_bytes <= self._max_receiving_bytes or held * len(tenants) <= self._max_receiving_bytes
+        return self.part_bytes <= self.max_receiving_bytes or held * len(tenants) <= self.max_receiving_bytes
 
     def too_large(self) -> Problem:
         """The `Problem` for a body that is larger than the limit."""

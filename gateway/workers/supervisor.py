@@ -64,7 +64,7 @@ class WorkerSupervisor:
         self._relay_settings = self._settings.model_copy(
             update={
                 "max_connections": per_relay,
-                "max_receiving_bytes": max(settings.max_body_bytes, settings.max_receiving_bytes // count),
+                "max_receiving_bytes": settings.max_receiving_bytes // count,
             }
         )
         self._started_unix_s = int(time.time())

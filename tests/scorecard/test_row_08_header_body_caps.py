@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.policy import PolicyErrors, load_text
+from gateway.proxy.callers import callers_of
 
 from .capture import Capture
 from .conftest import Connect, GatewayFactory
@@ -173,6 +174,17 @@ async def test_body_limit_comes_from_the_policy_and_follows_a_reload(
     gw.reloads.configure(load_text(policy, "p.yaml"))
     client = await connect(gw.url)
     assert (await client.ask(request(CHAT, body))).status == 413
+
+
+async def test_relay_takes_one_body_of_the_policys_size_though_its_part_of_the_bound_is_less(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    policy = rules(capture.url)
+    gw = await gateway(policy, max_body_bytes=4096, max_receiving_bytes=4096)  # the settings of a relay among many
+    wide = load_text(policy + "listen: {max_body: 1MiB}\n", "p.yaml")
+    gw.api.configure(wide, callers_of(wide))
+    client = await connect(gw.url)
+    assert (await client.ask(request(CHAT, chat_body(content="x" * 100_000)))).status == 200
 
 
 async def test_request_at_the_size_limit_is_served_and_one_byte_more_is_refused(
