@@ -114,9 +114,9 @@ class Relay:
     # ---- the decider
 
     async def _connect(self, sock: socket.socket) -> None:
-        old, self._channel = self._channel, None
-        if old is not None:
-            old.close()
+        if self._channel is not None:
+            self._channel.close()
+            self._driver.disconnected()  # the end of the last decider may be seen only later
         channel = self._channel = Channel(self._loop, self._on_frames, self._on_lost)
         await self._loop.create_unix_connection(lambda: channel, sock=sock)
 
