@@ -432,6 +432,8 @@ class TestServe:
             (["--workers", "0"], {}, "--workers: 0 is not a number of processes: write 1 to 64, or auto"),
             (["--workers", "two"], {}, "--workers: two is not a number of processes: write 1 to 64, or auto"),
             (["--receive-timeout", "0"], {}, "--receive-timeout:"),
+            (["--journal-files", "3"], {}, "--journal-files: goes with --journal"),
+            (["--access-log-file-bytes", "9999999"], {}, "--access-log-file-bytes: goes with --access-log"),
             ([], {"TAILGATE_ADMIN_PORT": "many"}, "TAILGATE_ADMIN_PORT:"),
             ([], {"TAILGATE_PORT": "tcp://10.0.0.1:8080"}, "enableServiceLinks: false"),
         ],

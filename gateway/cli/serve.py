@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from gateway.cli.output import refuse_unused
 from gateway.hash_seed import begin_with_seed
 from gateway.settings import PREFIX, Settings
 
@@ -27,6 +28,7 @@ def _option(field: str, *names: str, **more: Any) -> Any:
 
 
 def serve(
+    context: typer.Context,
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -131,6 +133,9 @@ def serve(
         if policy is not None and values:
             raise typer.BadParameter(f"goes with --replica: list it in `{field}` of the policy", param_hint=[option])
     settings = _settings(given)
+    for file in ("journal", "access_log"):
+        if getattr(settings, file) is None:
+            refuse_unused(context, (f"{file}_file_bytes", f"{file}_files"), f"goes with {_FLAGS[file]}")
     if settings.state_dir is not None:
         begin_with_seed(settings.state_dir)
     from gateway.policy.builtin import builtin

@@ -8,7 +8,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from gateway.cli.output import console, print_errors
+from gateway.cli.output import console, print_errors, refuse_unused
 from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
 from loadtests.charts.svg import draw
@@ -26,6 +26,7 @@ LATE = "Do not trust this report: the generator was late. Lower the rate, or giv
 
 
 def report_command(
+    context: typer.Context,
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folder of the test, or of each shard.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", show_default=False, help="Folder for the report of several shards.")
@@ -45,6 +46,8 @@ def report_command(
 
     Several folders are shards of one test (`run --shard`): their rows are merged, so the report is that of one test.
     """
+    if len(folders) == 1:
+        refuse_unused(context, ("out",), "goes with several shards: one folder keeps its report")
     folder = folders[0] if len(folders) == 1 else merged(folders, out)
     try:
         held = None if policy is None else load(policy)

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from gateway.cli.output import console, print_errors
+from gateway.cli.output import console, print_errors, refuse_unused
 from gateway.cli.quantities import RateOption, WarmupOption, finite, seconds
 from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
@@ -43,6 +43,7 @@ from loadtests.report.trust import apart
 from loadtests.terminal.written import check_writable, writing
 
 FOLDER = Path("loadtest-results")
+OF_PROMPTS = ("api", "stream", "sample", "shuffle", "history", "think")
 ENDS = signal.SIGINT, signal.SIGTERM
 OURS = ("report.json", "report.html", "run.json", "requests.npy", ANSWERS, *(f"{name}.svg" for name in NAMES))
 """Files that a test leaves in its folder."""
@@ -53,6 +54,7 @@ class Nothing(Exception):
 
 
 def run_command(
+    context: typer.Context,
     targets: Annotated[
         list[str], typer.Option("--target", metavar="URL", help="The gateway, or any server with an OpenAI API.")
     ],
@@ -215,6 +217,8 @@ def run_command(
     it can open no more connections, and there is no report. 130: stopped by Ctrl-C, with a partial report.
     """
     errors = console(stderr=True)
+    if prompts is None:
+        refuse_unused(context, OF_PROMPTS, "goes with --prompts")
     if processes > 1:
         together = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
         raise typer.Exit(sent_together(processes, together, policy, allow_late=allow_late, as_json=as_json))

@@ -107,6 +107,21 @@ async def test_usage_of_a_gateway_has_tokens_prices_and_the_cost_of_a_good_reque
     assert sum(float(row["BilledCost"]) for row in focus) == pytest.approx(served["cost"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--policy", "policy.yaml"], "--policy: goes with --db"),
+        (["--db", "a.db", "--admin", "http://127.0.0.1:1"], "--admin: is of no use with --db"),
+        (["--focus", "--by", "tier"], "--by: is tenant,model,day with --focus"),
+        (["--csv", "--json"], "'--csv' / '--json' / '--focus': give one of them"),
+    ],
+)
+def test_option_of_usage_without_effect_is_refused(arguments: list[str], problem: str) -> None:
+    result = usage(*arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+
+
 def test_model_without_a_price_has_no_cost_and_is_named(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY.format("http://127.0.0.1:9"))

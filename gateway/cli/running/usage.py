@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import typer
 from rich.table import Table
 
-from gateway.cli.output import console, print_errors, print_json
+from gateway.cli.output import console, print_errors, print_json, refuse_unused
 from gateway.cli.running.drain import ADMIN, Admin
 from gateway.cli.running.live import Unanswered, ask_admin
 from gateway.observe.usage.database import UsageError
@@ -27,6 +27,7 @@ SHOWN = ("requests", "good", "refused", "prompt_tokens", "cached_tokens", "outpu
 
 
 def usage_command(
+    context: typer.Context,
     by: Annotated[
         str, typer.Option(metavar="NAMES", help="Groups: tenant, key, tier, model, hour, day, month, with commas.")
     ] = "tenant",
@@ -56,7 +57,15 @@ def usage_command(
     replica's hour, the last lines tell the cost of a good request and of a million good tokens. The exit status is 2 if
     an option is wrong or nothing can be read.
     """
-    by = FOCUS_BY if focus else by
+    if as_csv + as_json + focus > 1:
+        raise typer.BadParameter("give one of them", param_hint=["--csv", "--json", "--focus"])
+    if focus:
+        refuse_unused(context, ("by",), f"is {FOCUS_BY} with --focus")
+        by = FOCUS_BY
+    if db:
+        refuse_unused(context, ("admin",), "is of no use with --db")
+    else:
+        refuse_unused(context, ("policy",), "goes with --db")
     try:
         found = _read(db, policy, by, since, until) if db else _asked(admin, by, since, until)
         rows = focus_rows(found) if focus else found["rows"]

@@ -40,6 +40,12 @@ def test_report_command_on_a_folder_without_a_test_keeps_its_pictures(tmp_path: 
     assert drawn(tmp_path) == {"misses"}
 
 
+def test_report_of_one_folder_is_written_there_and_nowhere_else(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "other")])
+    assert found.exit_code == 2
+    assert "--out: goes with several shards" in found.stderr
+
+
 def test_report_whose_pictures_cannot_be_written_says_so(tmp_path: Path) -> None:
     folder = written(tmp_path, MIXED)
     (folder / "misses.svg").mkdir()

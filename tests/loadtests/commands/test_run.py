@@ -142,6 +142,8 @@ async def test_ctrl_c_before_the_first_request_reports_nothing(replica: Emulated
         (["--workload", "chat", "--keys", "nowhere"], "--keys: cannot read nowhere: No such file"),
         (["--workload", "chat", "--keys", "docs"], "--keys: cannot read docs: Is a directory"),
         (["--workload", "chat", "--speed", "2"], "--speed is for traces"),
+        (["--workload", "chat", "--sample", "2"], "--sample: goes with --prompts"),
+        (["--workload", "chat", "--no-stream", "--processes", "2"], "--stream: goes with --prompts"),
         (["--workload", "chat", "--key", "=x"], "a key is written KEY, or TIER=KEY"),
         (["--workload", "chat", "--key", "premum=x"], "no tier premum: did you mean premium"),
         (["--workload", LINE, "--mix", "a=50%,b=50%", "--key", "c=x"], "(tiers: a, b)"),
