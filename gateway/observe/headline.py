@@ -15,7 +15,7 @@ from gateway.observe.metrics.kept import binds
 from gateway.observe.metrics.metrics import WHYS, Metrics
 from gateway.observe.metrics.stages import AT_REPLICA, ENGINE_QUEUE, QUEUE
 from gateway.observe.metrics.window import SPAN_S
-from gateway.observe.sources import StoreView, Watched
+from gateway.observe.sources import Discovered, StoreView, Watched
 
 Unhealthy = Mapping[tuple[str, str], str]
 """Error of the last health check, by (pool, replica); empty if it passed."""
@@ -52,7 +52,12 @@ class Headline:
 
 
 def headlines(
-    metrics: Metrics, snapshot: Snapshot, watched: Sequence[Watched], now: float, store: StoreView | None = None
+    metrics: Metrics,
+    snapshot: Snapshot,
+    watched: Sequence[Watched],
+    now: float,
+    store: StoreView | None = None,
+    discovered: Sequence[Discovered] = (),
 ) -> tuple[Headline, ...]:
     """All that is wrong now, the worst first; or that nothing is. Never empty."""
     tiers = [facts for name in metrics.policy.tiers if (facts := metrics.tiers.get(name)) is not None]
@@ -63,6 +68,7 @@ def headlines(
         *_late(metrics, snapshot, tiers, now),
         *_out(snapshot, unhealthy),
         *_store_away(store),
+        *_not_found(discovered),
     )
     return found or (_well(tiers, now),)
 
@@ -74,6 +80,13 @@ def _store_away(store: StoreView | None) -> Iterator[Headline]:
     elif store is not None and store.limit_error:
         what = "its tenant has an equal share of it at each gateway; loads and other limits are shared"
         yield Headline(Level.WARN, "a limit is not shared", None, f"{store.address}: {store.limit_error}; {what}")
+
+
+def _not_found(discovered: Sequence[Discovered]) -> Iterator[Headline]:
+    for one in discovered:
+        if one.error:
+            what = f"new replicas of pool {one.pool} are not found"
+            yield Headline(Level.WARN, what, None, f"{one.source}: {one.error}; its last answer stays in use")
 
 
 def _unserved(snapshot: Snapshot, unhealthy: Unhealthy, tiers: Sequence[TierFacts], now: float) -> Iterator[Headline]:

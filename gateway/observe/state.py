@@ -68,7 +68,7 @@ async def state(metrics: Metrics, sources: Sources, started: float) -> dict[str,
     """The present state, with sliding windows up to `sources.now()`. It contains dataclasses: see `document`."""
     snapshot = await sources.snapshot_in_pieces()
     now, policy, reload = sources.now(), sources.policy(), sources.reload()
-    not_ready, watched = sources.not_ready(), sources.watched()
+    not_ready, watched, discovered = sources.not_ready(), sources.watched(), sources.discovered()
     busiest = sorted(snapshot.tenants, key=lambda tenant: (-tenant.in_flight, tenant.tenant))
     return {
         "version": sources.version,
@@ -77,7 +77,7 @@ async def state(metrics: Metrics, sources: Sources, started: float) -> dict[str,
         "uptime_s": now - started,
         "ready": not not_ready,
         "not_ready": not_ready,
-        "headlines": headlines(metrics, snapshot, watched, now, sources.store()),
+        "headlines": headlines(metrics, snapshot, watched, now, sources.store(), discovered),
         "policy": {
             "generation": policy.generation,
             "digest": policy.digest,
@@ -104,7 +104,7 @@ async def state(metrics: Metrics, sources: Sources, started: float) -> dict[str,
         "little": sources.little(snapshot),
         "forecast": snapshot.forecast,
         "hedging": {"pools": snapshot.hedged_pools, "tiers": snapshot.hedged_tiers},
-        "sources": sources.discovered(),
+        "sources": discovered,
         "unreadable": [{"replica": one.name, "pool": one.pool, "errors": one.errors} for one in watched if one.errors],
         "tenants": busiest[:TENANTS_SHOWN],
         "tenants_total": len(busiest),

@@ -10,7 +10,7 @@ from gateway.core.results import Outcome, Reason
 from gateway.core.snapshot import CapacityBound, HealthView, PoolView, ReplicaState, Snapshot
 from gateway.observe.headline import Headline, Level, headlines
 from gateway.observe.metrics.metrics import Metrics
-from gateway.observe.sources import StoreView, Watched
+from gateway.observe.sources import Discovered, StoreView, Watched
 
 from .made import OK, POLICY, REFUSED, SNAPSHOT, a_request
 
@@ -148,3 +148,10 @@ def test_headline_of_a_store_that_is_away_names_its_error_and_what_follows() -> 
     assert found.details.startswith("valkey:6379: limit x: WRONGTYPE; its tenant has an equal share of it at each")
     (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, replace(store, error=""))
     assert found.level is Level.IDLE
+
+
+def test_headline_of_a_source_of_replicas_that_fails_names_its_pool_and_its_error() -> None:
+    sources = Discovered("long", "file", 2, "", 0), Discovered("short", "dns", 2, "vllm: no answer within 5 s", 0)
+    (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, None, sources)
+    assert (found.level, found.what) == (Level.WARN, "new replicas of pool short are not found")
+    assert found.details == "dns: vllm: no answer within 5 s; its last answer stays in use"

@@ -134,6 +134,7 @@ function pool(p, learned, unreadable) {
     forecast(learned.pools.find(f => f.pool === p.name)),
     bar("slots in use", p.in_flight, p.slots),
     bar("waiting", p.queued, p.queue_limit),
+    p.on_hold ? bar("on hold, until a replica serves", p.on_hold, null) : "",
     div("scroll", tableOfSaid(["replica", "in flight", "TTFT", "step", "bound by", "prefill", "runs", "waits", "KV", "cached", "adapters", "scraped", "action"],
       listed.map(replica), listed.map(r => why(r, unreadable)))),
     listed.length < p.replicas.length ? el("button", { type: "button", "data-do": "show", "data-pool": p.name }, `Show all ${p.replicas.length} replicas`) : "");
