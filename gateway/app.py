@@ -32,7 +32,7 @@ from gateway.fleet.board import ModelBoard
 from gateway.fleet.discovery.finder import ReplicaFinder
 from gateway.fleet.wake import Waker
 from gateway.fleet.watch import FleetWatcher
-from gateway.listener import Listener, listener
+from gateway.listener import Listener, listener, url_at
 from gateway.observe.admin import MAX_BODY_BYTES, Access
 from gateway.observe.console.history import STEP_S, LastHour, ReplicaCaches
 from gateway.observe.exporters import metric_exporter
@@ -302,17 +302,16 @@ class Gateway:
     @property
     def url(self) -> str:
         """URL of the API."""
-        scheme = "https" if self.settings.ssl_certfile else "http"
-        return f"{scheme}://{_authority(self.settings.host)}:{self._api.port}"
+        return url_at(self.settings.host, self._api.port, is_tls=self.settings.ssl_certfile is not None)
 
     @property
     def admin_url(self) -> str:
         """URL of the admin port, with metrics and state."""
-        return f"http://{_authority(self.settings.admin_host)}:{self._admin.port}"
+        return url_at(self.settings.admin_host, self._admin.port)
 
 
 def _deciders(settings: Settings, policy: Policy) -> tuple[Journal | None, Controller]:
-    """The journal, if one is configured, and the controller. Raises `JournalError` if the journal cannot be written."""
+    """The journal, if one is configured, and the controller. Raises `SettingError` if the journal cannot be written."""
     seed = random.getrandbits(53)
     chance = random.Random(seed)
     if settings.journal is None:
@@ -339,9 +338,3 @@ def _admin_limits(settings: Settings) -> ConnectionLimits:
         max_connections=MAX_ADMIN_CONNECTIONS,
         makes_room=True,
     )
-
-
-def _authority(host: str) -> str:
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1"
-    return f"[{host}]" if ":" in host else host

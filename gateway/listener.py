@@ -19,6 +19,8 @@ from gateway.access import POLL_FILES_S, stamps_of
 
 log = logging.getLogger("tailgate")
 
+CANNOT_LISTEN: Final = 3
+"""Exit status if a port cannot be used. uvicorn uses the same."""
 BACKLOG: Final = 4096
 # TCP keep-alive: a client that vanished while nothing is sent to it is detected after two minutes.
 KEEP_ALIVE_IDLE_S: Final = 60
@@ -186,3 +188,10 @@ def bound_at(host: str, port: int) -> list[socket.socket]:
         sock.listen(BACKLOG)
         sockets.append(sock)
     return sockets
+
+
+def url_at(host: str, port: int, *, is_tls: bool = False) -> str:
+    """The URL by which this machine reaches a port that listens at `host`."""
+    if host in ("0.0.0.0", "::", ""):
+        host = "127.0.0.1"
+    return f"http{'s' * is_tls}://{f'[{host}]' if ':' in host else host}:{port}"

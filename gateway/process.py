@@ -17,22 +17,16 @@ import uvloop
 
 from gateway.app import Gateway
 from gateway.core.policy import Policy
-from gateway.driving.state_dir import StateDirError
 from gateway.garbage import tune_collector
-from gateway.listener import ListenError
+from gateway.listener import CANNOT_LISTEN, ListenError
 from gateway.notify import notify
 from gateway.observe import build_info
-from gateway.observe.journal.parts import JournalError
 from gateway.observe.logs import configure_logging
-from gateway.observe.otlp.trouble import OtlpError
-from gateway.observe.requests.access_log import AccessLogError
-from gateway.observe.usage.database import UsageError
 from gateway.opened_sockets import OpenedSockets, opened_sockets
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.exposure import exposure_error
 from gateway.policy.load import load
-from gateway.settings import Settings, strangers
-from gateway.store_client import StoreError
+from gateway.settings import SettingError, Settings, strangers
 from gateway.workers.processes import CannotBeginError
 from gateway.workers.supervisor import WorkerSupervisor
 
@@ -40,8 +34,6 @@ log = logging.getLogger("tailgate")
 
 UNUSED = (signal.SIGUSR1, signal.SIGUSR2)
 """Signals that other servers use to reopen logs or to replace processes. Unhandled, they would end the process."""
-CANNOT_LISTEN = 3
-"""Exit status if a port cannot be used. uvicorn uses the same."""
 
 
 def _cannot_listen(settings: Settings, opened: OpenedSockets) -> str | None:
@@ -103,9 +95,7 @@ def serve(settings: Settings, policy_path: Path | None, make: Callable[[], Polic
                 return uvloop.run(_run(settings, policy, policy_path, opened))
             print(problem, file=sys.stderr)
             return CANNOT_LISTEN
-    except PolicyErrors as errors:
-        problem = str(errors)
-    except (JournalError, AccessLogError, UsageError, OtlpError, StoreError, StateDirError) as error:
+    except (PolicyErrors, SettingError) as error:
         problem = str(error)
     except ListenError as error:
         print(error, file=sys.stderr)

@@ -51,6 +51,10 @@ Port = Annotated[int, BeforeValidator(_not_a_service_link), Field(ge=0, le=65535
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+class SettingError(Exception):
+    """The gateway cannot start with one of its settings. The message names it, and says why."""
+
+
 class Settings(BaseSettings):
     """The addresses on which this process listens, and its limits on clients."""
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from gateway.settings import SettingError
+
 WRONG_URL: Final = (
     "--store: write redis://user:password@host:6379/0, rediss:// for TLS, unix:///path, or "
     "redis+sentinel://host:26379,host:26379/service/0; in a password write %2F for /, %23 for # and %40 for @"
@@ -19,7 +21,7 @@ OPTIONS: Final = ("db", *FILES, "ssl_check_hostname", "client_name", "sentinel_u
 """Allowed in the query of the URL. For others, redis-py would raise only once it connects."""
 
 
-class StoreError(ValueError):
+class StoreError(SettingError):
     """The store cannot be used as configured. The text says why, without a password."""
 
 

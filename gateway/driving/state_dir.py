@@ -30,6 +30,7 @@ from gateway.driving.state_bytes import (
 )
 from gateway.hash_seed import NAME, HashSeedError, read_seed
 from gateway.proxy.stored_responses import StoredResponses
+from gateway.settings import SettingError
 
 log = logging.getLogger("tailgate")
 
@@ -41,15 +42,11 @@ KEY: Final = hash(b"tailgate")
 """Tells whether hashes of prompts (gateway/wire/prefix.py) mean the same as in an earlier process."""
 
 
-class StateDirError(Exception):
-    """The directory cannot be used. The message is for the operator."""
-
-
 class StateDir:
     """The directory. One process at a time may use it."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises `StateDirError`."""
+        """Raises `SettingError`."""
         self.path = directory / "state.jsonl"
         self._new = directory / "state.jsonl.new"
         self._directory = directory
@@ -63,9 +60,9 @@ class StateDir:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise StateDirError(f"another process uses the state directory {directory}: give each its own") from None
+            raise SettingError(f"another process uses the state directory {directory}: give each its own") from None
         except OSError as error:
-            raise StateDirError(f"the state directory {directory} cannot be used: {error.strerror}") from error
+            raise SettingError(f"the state directory {directory} cannot be used: {error.strerror}") from error
 
     def read(self) -> SavedState | None:
         """The state that was written last; None if there is none, or none that can be read."""
@@ -113,7 +110,7 @@ class StateKeeper:
     def __init__(
         self, directory: Path, driver: LocalDriver, responses: StoredResponses, unix_s: Callable[[], float]
     ) -> None:
-        """Raises `StateDirError`."""
+        """Raises `SettingError`."""
         self.absent = AbsentReplicas(driver, unix_s)
         self._unix_s = unix_s
         self._dir = StateDir(directory)

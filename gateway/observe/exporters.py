@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
-from gateway.observe.otlp.trouble import OtlpError
+from gateway.settings import SettingError
 
 if TYPE_CHECKING:
     from gateway.observe.otlp.metrics import MetricExporter
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 def trace_exporter(ratio: float, wall_s: Callable[[], float]) -> TraceExporter:
-    """The exporter of traces, by the variables of OpenTelemetry. Raises OtlpError."""
+    """The exporter of traces, by the variables of OpenTelemetry. Raises SettingError."""
     try:
         from gateway.observe.otlp.traces import TraceExporter
     except ModuleNotFoundError as error:
-        raise OtlpError(_needs("--traces", error)) from None
+        raise SettingError(_needs("--traces", error)) from None
     return TraceExporter(ratio, wall_s, os.environ)
 
 
 def metric_exporter(registry: Callable[[], Awaitable[Collector]]) -> MetricExporter:
     """The exporter of metrics, by the variables of OpenTelemetry. `registry`: read anew for each export. Raises
-    OtlpError.
+    SettingError.
     """
     try:
         from gateway.observe.otlp.metrics import MetricExporter
     except ModuleNotFoundError as error:
-        raise OtlpError(_needs("--otlp-metrics", error)) from None
+        raise SettingError(_needs("--otlp-metrics", error)) from None
     return MetricExporter(registry, os.environ)
 
 

@@ -10,29 +10,23 @@ from collections.abc import Coroutine
 from gateway.app import Gateway
 from gateway.driving.policy_bytes import policy_from_bytes
 from gateway.driving.relay_link import FrameClock
-from gateway.driving.state_dir import StateDirError
-from gateway.listener import ListenError
-from gateway.observe.journal.parts import JournalError
-from gateway.observe.otlp.trouble import OtlpError
-from gateway.observe.requests.access_log import AccessLogError
-from gateway.observe.usage.database import UsageError
+from gateway.listener import CANNOT_LISTEN, ListenError
 from gateway.opened_sockets import OpenedSockets
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.load import load
-from gateway.store_client import StoreError
+from gateway.settings import SettingError
 from gateway.workers.child import Ears, ProcessSetup, run
 from gateway.workers.control import Control, Say
 
 ATTEMPT_BITS = 40
 """Ids of attempts carry the number of their decider above these bits."""
-CANNOT_LISTEN = 3
 
 
 async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     try:
         policy = policy_from_bytes(setup.policy) if setup.policy_path is None else load(setup.policy_path)
         gateway = Gateway(setup.settings, policy, setup.policy_path, relays=FrameClock(time.monotonic))
-    except (PolicyErrors, JournalError, AccessLogError, UsageError, OtlpError, StoreError, StateDirError) as error:
+    except (PolicyErrors, SettingError) as error:
         control.say(Say.FAILED, f"1 {error}".encode())
         return 1
     opened = OpenedSockets(admin=tuple([socket.socket(fileno=each) for each in setup.admin_sockets]))

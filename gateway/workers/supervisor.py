@@ -19,7 +19,7 @@ from gateway.api_side import CLOSE_GRACE_S
 from gateway.core.policy import Policy
 from gateway.driving.policy_bytes import policy_to_bytes
 from gateway.hash_seed import new_seed, seed_of
-from gateway.listener import bound_at, tune
+from gateway.listener import bound_at, tune, url_at
 from gateway.opened_sockets import OpenedSockets
 from gateway.policy.errors import PolicyErrors
 from gateway.policy.load import load
@@ -89,9 +89,8 @@ class WorkerSupervisor:
     @property
     def url(self) -> str:
         """URL of the API."""
-        scheme = "https" if self._settings.ssl_certfile else "http"
-        host = "127.0.0.1" if self._settings.host in ("0.0.0.0", "::", "") else self._settings.host
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._settings.port}"
+        settings = self._settings
+        return url_at(settings.host, settings.port, is_tls=settings.ssl_certfile is not None)
 
     async def start(self) -> None:
         """Start all processes, and accept connections. Raises CannotBeginError."""
@@ -210,12 +209,7 @@ class WorkerSupervisor:
                 await self._start_next_decider()
 
     async def _start_next_decider(self) -> None:
-        for pause_s in (*PAUSES_S, None):
-            if pause_s is None:
-                log.critical("no decider can be started: the gateway ends")
-                self.broken = True
-                self.stop.set()
-                return
+        for pause_s in PAUSES_S:
             await asyncio.sleep(pause_s)
             try:
                 await self._start_decider()
@@ -224,6 +218,7 @@ class WorkerSupervisor:
             else:
                 log.info("another decider serves")
                 return
+        self._give_up("decider")
 
     async def _watch_relay(self, relay: ChildProcess) -> None:
         await relay.ended.wait()
@@ -246,7 +241,10 @@ class WorkerSupervisor:
                     break
             else:
                 return
-        log.critical("no relay can be started: the gateway ends")
+        self._give_up("relay")
+
+    def _give_up(self, kind: str) -> None:
+        log.critical("no %s can be started: the gateway ends", kind)
         self.broken = True
         self.stop.set()
 

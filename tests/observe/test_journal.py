@@ -18,6 +18,7 @@ from gateway.observe.journal import parts, writer
 from gateway.observe.journal.parts import JournalError, Parts
 from gateway.observe.journal.replay import in_order, replay
 from gateway.observe.journal.writer import BATCH, Journal
+from gateway.settings import SettingError
 
 from .made import ASK, POLICY, policy, serve
 
@@ -78,11 +79,11 @@ def test_journal_files_of_an_earlier_process_are_kept(tmp_path: Path) -> None:
 
 def test_a_journal_that_another_process_writes_is_not_opened(tmp_path: Path) -> None:
     files = Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
-    with pytest.raises(JournalError, match="another process writes the journal"):
+    with pytest.raises(SettingError, match="another process writes the journal"):
         Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
     files.write(LINE * 9)
     files.write(LINE * 9)
-    with pytest.raises(JournalError, match="another process"):
+    with pytest.raises(SettingError, match="another process"):
         Parts(tmp_path / "j", HEADER, max_bytes=100, files=3)
     files.close()
     Parts(tmp_path / "j", HEADER, max_bytes=100, files=3).close()
@@ -90,7 +91,7 @@ def test_a_journal_that_another_process_writes_is_not_opened(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("name", "complaint"), [("", "it is not a file"), ("nowhere/j", "No such file or directory")])
 def test_unwritable_journal_is_refused_at_the_start(tmp_path: Path, name: str, complaint: str) -> None:
-    with pytest.raises(JournalError, match=complaint):
+    with pytest.raises(SettingError, match=complaint):
         Parts(tmp_path / name, HEADER, max_bytes=100, files=3)
 
 

@@ -20,11 +20,11 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.driving.state_bytes import line_of, state_from_bytes, with_header
-from gateway.driving.state_dir import KEY, StateDir, StateDirError
+from gateway.driving.state_dir import KEY, StateDir
 from gateway.hash_seed import HashSeedError, read_seed, seed_of
 from gateway.observe.journal.replay import in_order, replay
 from gateway.policy import load_text
-from gateway.settings import Settings
+from gateway.settings import SettingError, Settings
 
 from .capture import Capture
 from .conftest import EmulatorFactory
@@ -158,7 +158,7 @@ async def test_file_that_is_moved_away_is_replaced_while_the_gateway_runs(
 async def test_two_gateways_cannot_use_one_state_directory(tmp_path: Path, emulator: EmulatorFactory) -> None:
     fleet = await emulator(replicas=1)
     async with kept(tmp_path, rules(*fleet.urls)):
-        with pytest.raises(StateDirError, match="another process uses the state directory"):
+        with pytest.raises(SettingError, match="another process uses the state directory"):
             async with kept(tmp_path, rules(*fleet.urls)):
                 pass
 
@@ -174,7 +174,7 @@ def test_write_that_goes_on_while_the_last_one_begins_damages_nothing(tmp_path: 
 async def test_state_directory_that_cannot_be_made_is_named(tmp_path: Path, emulator: EmulatorFactory) -> None:
     fleet = await emulator(replicas=1)
     (tmp_path / "file").touch()
-    with pytest.raises(StateDirError, match=r"file/state cannot be used: Not a directory"):
+    with pytest.raises(SettingError, match=r"file/state cannot be used: Not a directory"):
         async with kept(tmp_path / "file" / "state", rules(*fleet.urls)):
             pass
 

@@ -13,10 +13,7 @@ from pathlib import Path
 import orjson
 
 from gateway.core.journal.recorder import FORMAT
-
-
-class JournalError(Exception):
-    """The journal cannot be started. The message is for the operator."""
+from gateway.settings import SettingError
 
 
 class Parts:
@@ -41,7 +38,7 @@ class Parts:
             _refuse_if_in_use(path)
             self._next_file()
         except OSError as error:
-            raise JournalError(f"the journal {path} cannot be written: {error.strerror}") from error
+            raise SettingError(f"the journal {path} cannot be written: {error.strerror}") from error
 
     def write(self, lines: bytes) -> None:
         """Append whole lines. After an OSError none of them is written."""
@@ -95,12 +92,12 @@ def _refuse_if_in_use(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_file():
-        raise JournalError(f"the journal {path} cannot be written: it is not a file")
+        raise SettingError(f"the journal {path} cannot be written: it is not a file")
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise JournalError(f"another process writes the journal {path}: give each its own file") from None
+        raise SettingError(f"another process writes the journal {path}: give each its own file") from None
     finally:
         os.close(fd)
 

@@ -36,7 +36,7 @@ CLOSE_S = 5.0
 
 class Journal:
     """Records calls (`tell`) until it is closed. `run` must be running all the time. The constructor raises
-    `JournalError` if the journal cannot be started.
+    `SettingError` if the journal cannot be started.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ import httpx
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from gateway.observe.otlp.attributes import attribute
-from gateway.observe.otlp.trouble import OtlpError
+from gateway.settings import SettingError
 
 RETRIED = frozenset({429, 502, 503, 504})
 """Statuses after which OTLP wants a batch to be sent again."""
@@ -64,7 +64,7 @@ class Variables:
         try:
             return Path(path).read_bytes() if path else None
         except OSError as error:
-            raise OtlpError(f"{variable}: {path:.200} cannot be read: {error.strerror}") from None
+            raise SettingError(f"{variable}: {path:.200} cannot be read: {error.strerror}") from None
 
 
 class Collector(ABC):
@@ -86,14 +86,14 @@ class Collector(ABC):
 
 
 def collector(signal: Signal, environment: Mapping[str, str]) -> Collector:
-    """The collector of a signal. Raises OtlpError."""
+    """The collector of a signal. Raises SettingError."""
     variables = Variables(signal, environment)
     variable, protocol = variables.get("PROTOCOL", HTTP)
     if protocol == HTTP:
         return HttpCollector(variables)
     if protocol == GRPC:
         return GrpcCollector(variables)
-    raise OtlpError(f"{variable} is {protocol!r:.40}: write {HTTP} or {GRPC}")
+    raise SettingError(f"{variable} is {protocol!r:.40}: write {HTTP} or {GRPC}")
 
 
 class HttpCollector(Collector):
@@ -104,9 +104,9 @@ class HttpCollector(Collector):
         try:
             parts = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise OtlpError(f"{variable} is {shown(url)!r:.80} ({error}): write http://host:4318") from None
+            raise SettingError(f"{variable} is {shown(url)!r:.80} ({error}): write http://host:4318") from None
         if parts.scheme not in ("http", "https") or not parts.host:
-            raise OtlpError(f"{variable} is {shown(url)!r:.80}: write http://host:4318")
+            raise SettingError(f"{variable} is {shown(url)!r:.80}: write http://host:4318")
         if not variable.endswith(f"{variables.signal.upper()}_ENDPOINT"):
             url = f"{url.rstrip('/')}/v1/{variables.signal}"
         super().__init__(url, variables.timeout_s())
@@ -139,7 +139,9 @@ def _verified(variables: Variables) -> SSLContext | bool:
         if own:
             context.load_cert_chain(own, variables.get("CLIENT_KEY")[1] or None)
     except (OSError, SSLError) as error:
-        raise OtlpError(f"{variables.get('CERTIFICATE')[0]}, or that of the client, cannot be used: {error}") from None
+        raise SettingError(
+            f"{variables.get('CERTIFICATE')[0]}, or that of the client, cannot be used: {error}"
+        ) from None
     return context
 
 
@@ -150,11 +152,11 @@ class GrpcCollector(Collector):
         try:
             import grpc
         except ModuleNotFoundError:
-            raise OtlpError("OTEL_EXPORTER_OTLP_PROTOCOL=grpc needs grpcio: pip install 'tailgate[otel]'") from None
+            raise SettingError("OTEL_EXPORTER_OTLP_PROTOCOL=grpc needs grpcio: pip install 'tailgate[otel]'") from None
         variable, url = variables.get("ENDPOINT", "http://localhost:4317")
         parts = urlsplit(url if "://" in url else f"//{url}")
         if parts.scheme not in ("", "http", "https") or not parts.netloc or "@" in parts.netloc:
-            raise OtlpError(f"{variable} is {shown(url)!r:.80}: write http://host:4317")
+            raise SettingError(f"{variable} is {shown(url)!r:.80}: write http://host:4317")
         super().__init__(url, variables.timeout_s())
         insecure = parts.scheme == "http" or (not parts.scheme and variables.get("INSECURE")[1].lower() == "true")
         if insecure:
@@ -162,7 +164,7 @@ class GrpcCollector(Collector):
         else:
             files = [variables.file(name) for name in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")]
             if (files[1] is None) is not (files[2] is None):
-                raise OtlpError("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and _CLIENT_KEY: gRPC takes both or none")
+                raise SettingError("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and _CLIENT_KEY: gRPC takes both or none")
             self._channel = grpc.secure_channel(parts.netloc, grpc.ssl_channel_credentials(*files))
         self._export = self._channel.unary_unary(SERVICES[variables.signal])
         self._metadata = [*_headers(variables).items()]
@@ -203,21 +205,21 @@ def _headers(variables: Variables) -> dict[str, str]:
     headers = {name.lower(): value for name, value in _pairs(variable, text).items()}
     for name, value in headers.items():
         if not re.fullmatch(r"[a-z0-9._-]+", name) or not re.fullmatch(r"[ -~]*", value):
-            raise OtlpError(
+            raise SettingError(
                 f"{variable}: a name takes letters, digits, '.', '_' and '-', and a value printable ASCII characters"
             )
     return headers
 
 
 def seconds_of(variable: str, text: str) -> float:
-    """The seconds in a variable that is written in milliseconds. Raises OtlpError."""
+    """The seconds in a variable that is written in milliseconds. Raises SettingError."""
     if not text.isdigit() or not int(text):
-        raise OtlpError(f"{variable} is {text!r:.40}: write milliseconds, such as 10000")
+        raise SettingError(f"{variable} is {text!r:.40}: write milliseconds, such as 10000")
     return int(text) / 1000
 
 
 def resource(environment: Mapping[str, str]) -> Resource:
-    """The names of this process. Raises OtlpError."""
+    """The names of this process. Raises SettingError."""
     name = environment.get("OTEL_SERVICE_NAME")
     told = {"service.name": "tailgate", "service.version": version("tailgate")}
     variable = "OTEL_RESOURCE_ATTRIBUTES"
@@ -231,6 +233,6 @@ def _pairs(variable: str, text: str) -> dict[str, str]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
-            raise OtlpError(f"{variable} is not a list of pairs: write name=value,name=value")
+            raise SettingError(f"{variable} is not a list of pairs: write name=value,name=value")
         pairs[name.strip()] = unquote(value.strip())
     return pairs

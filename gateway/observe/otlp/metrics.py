@@ -56,7 +56,7 @@ class MetricExporter:
         environment: Mapping[str, str],
         unix_s: Callable[[], float] = time.time,
     ) -> None:
-        """`registry`: called for each export. Raises OtlpError."""
+        """`registry`: called for each export. Raises SettingError."""
         self._registry = registry
         self._collector = collector(Signal.METRICS, environment)
         self._resource = resource(environment)

@@ -41,7 +41,7 @@ class TraceExporter:
     """Takes records (`take`) until it is closed."""
 
     def __init__(self, ratio: float, wall_s: Callable[[], float], environment: Mapping[str, str]) -> None:
-        """`ratio` (0-1): share of the good requests that are exported; all others are always. Raises OtlpError."""
+        """`ratio` (0-1): share of the good requests that are exported; all others are always. Raises SettingError."""
         self.dropped = 0
         """Number of sampled requests that were not exported."""
         self._ratio = ratio

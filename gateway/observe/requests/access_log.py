@@ -18,6 +18,7 @@ import orjson
 from gateway.observe.requests.document import document_of
 from gateway.observe.requests.ring import Found
 from gateway.observe.thread_writer import ThreadWriter
+from gateway.settings import SettingError
 
 log = logging.getLogger("tailgate")
 
@@ -27,10 +28,6 @@ FLUSH_S = 0.25
 BUFFER_BYTES = 16 * 2**20
 """Limit on the bytes of lines that wait for the disk."""
 CLOSE_S = 5.0
-
-
-class AccessLogError(Exception):
-    """The file cannot be written. The message names it, and what to do."""
 
 
 class LineFile:
@@ -89,7 +86,7 @@ class AccessLog(ThreadWriter[tuple[int, bytes]]):
     """Writes records (`write`) until it is closed."""
 
     def __init__(self, path: Path, wall_s: Callable[[], float], max_bytes: int, files: int) -> None:
-        """`path`: "-" is standard output. `files`: number of files kept. Raises AccessLogError."""
+        """`path`: "-" is standard output. `files`: number of files kept. Raises SettingError."""
         self.path = path
         self.dropped = 0
         """Number of lines that were never written."""
@@ -104,7 +101,7 @@ class AccessLog(ThreadWriter[tuple[int, bytes]]):
                 self._file = LineFile(path, max_bytes, files)
             except OSError as error:
                 said = f"the access log {path} cannot be written: {error.strerror}: give another by --access-log"
-                raise AccessLogError(said) from None
+                raise SettingError(said) from None
         super().__init__("access log", FLUSH_S, CLOSE_S)
         self._thread.start()
 

@@ -21,7 +21,7 @@ class RequestRecords:
 
     def __init__(self, settings: Settings, clock: Callable[[], float], serving: Callable[[], dict[str, int]]) -> None:
         """`clock`: the monotonic clock of the request path. `serving`: number of replicas that get requests, by pool.
-        Raises AccessLogError, UsageError and OtlpError.
+        Raises SettingError.
         """
         self._clock = clock
         self.is_kept = settings.records > 0

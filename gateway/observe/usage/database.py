@@ -8,6 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from gateway.observe.usage.metering import COLUMNS, Sums
+from gateway.settings import SettingError
 
 VERSION = 2
 WAIT_S = 5.0
@@ -20,7 +21,7 @@ _MISSING = ("cached_tokens", "reasoning_tokens")
 _KINDS = {name: "REAL" if name == "slot_s" else "INTEGER" for name in COLUMNS}
 
 
-class UsageError(Exception):
+class UsageError(SettingError):
     """The file cannot be used. The message names it, and says why."""
 
 

@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from gateway.observe.metrics.exposition import registry, registry_in_pieces
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.otlp.metrics import MAX_POINTS, MetricExporter, requests_of
-from gateway.observe.otlp.trouble import OtlpError
+from gateway.settings import SettingError
 from tests.observe.made import OK, POLICY, REFUSED, SNAPSHOT, SOURCES, a_snapshot
 from tests.observe.otlp.receiver import Receiver, attributes
 from tests.scorecard.capture import Capture
@@ -146,5 +146,5 @@ async def test_families_of_a_large_fleet_are_sent_before_further_ones_are_read(r
 
 
 def test_wrong_interval_is_named() -> None:
-    with pytest.raises(OtlpError, match="OTEL_METRIC_EXPORT_INTERVAL is '1m': write milliseconds"):
+    with pytest.raises(SettingError, match="OTEL_METRIC_EXPORT_INTERVAL is '1m': write milliseconds"):
         MetricExporter(no_registry, {"OTEL_METRIC_EXPORT_INTERVAL": "1m"})

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.observe.otlp.collector import Signal, collector
 from gateway.observe.otlp.traces import TraceExporter
-from gateway.observe.otlp.trouble import OtlpError
 from gateway.observe.requests.row import RequestRow
+from gateway.settings import SettingError
 from gateway.wire.http.trace_context import is_sampled, parent_for, seed_of, span_id_of, trace_id_of
 from loadtests.emulator import Emulator
 from tests.observe.made import REFUSED
@@ -165,7 +165,7 @@ async def test_variables_of_opentelemetry_set_headers_and_resource(receiver: Rec
     ],
 )
 def test_wrong_variable_is_named_and_a_header_is_not_shown(variable: str, value: str) -> None:
-    with pytest.raises(OtlpError, match=variable) as caught:
+    with pytest.raises(SettingError, match=variable) as caught:
         TraceExporter(1.0, lambda: 0.0, {variable: value})
     assert "secret" not in str(caught.value)
 
@@ -179,7 +179,7 @@ def test_wrong_variable_is_named_and_a_header_is_not_shown(variable: str, value:
 )
 def test_variable_that_grpc_cannot_use_is_named(variable: str, value: str) -> None:
     environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "https://localhost:4317"}
-    with pytest.raises(OtlpError, match=variable) as caught:
+    with pytest.raises(SettingError, match=variable) as caught:
         TraceExporter(1.0, lambda: 0.0, environment | {variable: value})
     assert "secret" not in str(caught.value)
 

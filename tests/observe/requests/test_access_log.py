@@ -14,9 +14,10 @@ import pytest
 
 from gateway.core.history import EarlyRefusal
 from gateway.core.results import Reason
-from gateway.observe.requests.access_log import AccessLog, AccessLogError, LineFile
+from gateway.observe.requests.access_log import AccessLog, LineFile
 from gateway.observe.requests.document import document_of
 from gateway.observe.requests.row import RequestRow
+from gateway.settings import SettingError
 from loadtests.emulator import Emulator
 from tests.serving import gateways
 
@@ -95,7 +96,7 @@ async def test_lines_that_a_full_disk_does_not_take_are_counted_and_told_once(
 
 
 def test_access_log_in_a_missing_folder_is_an_error_that_names_the_option(tmp_path: Path) -> None:
-    with pytest.raises(AccessLogError, match="give another by --access-log"):
+    with pytest.raises(SettingError, match="give another by --access-log"):
         AccessLog(tmp_path / "none" / "log", lambda: 0.0, max_bytes=2**20, files=2)
 
 
