@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from watchfiles import awatch
@@ -18,16 +17,6 @@ from gateway.policy.errors import PolicyError, PolicyErrors
 # The file is also checked at this interval. Network file systems give no notice of changes, and queues of notices may
 # overflow.
 POLL_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadStatus:
-    """Result of the last reload, and the policy in force. `last_reload_at` is in seconds since 1970."""
-
-    last_reload_successful: bool
-    last_reload_at: float
-    generation: int
-    digest: str
 
 
 class PolicyWatcher:
@@ -51,7 +40,6 @@ class PolicyWatcher:
         *,
         prepare: Callable[[Policy], None] = lambda policy: None,
         on_bug: Callable[[Exception], None] = lambda error: None,
-        clock: Callable[[], float] = time.time,
         poll_s: float = POLL_S,
     ) -> None:
         self._path = path
@@ -59,11 +47,11 @@ class PolicyWatcher:
         self._on_errors = on_errors
         self._prepare = prepare
         self._on_bug = on_bug
-        self._clock = clock
         self._poll_s = poll_s
         self._reloading = asyncio.Lock()
         self._seen = policy.digest
-        self.status = ReloadStatus(True, clock(), policy.generation, policy.digest)
+        self.generation = policy.generation
+        """Generation of the last valid policy of the file."""
 
     async def run(self) -> None:
         """Watch until cancelled. A change between loading and the start of watching is noticed, too."""
@@ -77,25 +65,21 @@ class PolicyWatcher:
         """
         async with self._reloading:
             self._seen = await asyncio.to_thread(_digest_of, self._path)
-            generation = self.status.generation + 1
+            generation = self.generation + 1
             try:
                 policy = await asyncio.to_thread(self._read, generation)
                 self._on_policy(policy)
             except PolicyErrors as errors:
-                self._failed(errors)
+                self._on_errors(errors)
                 return False
             except Exception as error:  # noqa: BLE001 - a bug with one policy must not stop the watching
                 self._on_bug(error)
                 said = f"a bug of the gateway prevented its use: {type(error).__name__}, see the log"
-                self._failed(PolicyErrors([PolicyError(str(self._path), 0, "", said)]))
+                self._on_errors(PolicyErrors([PolicyError(str(self._path), 0, "", said)]))
                 return False
             self._seen = policy.digest
-            self.status = ReloadStatus(True, self._clock(), generation, policy.digest)
+            self.generation = generation
             return True
-
-    def _failed(self, errors: PolicyErrors) -> None:
-        self.status = replace(self.status, last_reload_successful=False, last_reload_at=self._clock())
-        self._on_errors(errors)
 
     def _read(self, generation: int) -> Policy:
         policy = replace(load_apart(self._path), generation=generation)
