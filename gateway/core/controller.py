@@ -265,7 +265,7 @@ class Controller(Inspector):
     def open_windows(self, windows: Sequence[QuotaWindow], now: float) -> list[Command]:
         """These days and months of quotas have begun. Called before the first request, too. Returns no commands."""
         commands = self._call.begin(now)
-        self.state.accounting.open_windows(windows, self.policy.tiers, now)
+        self.state.accounting.tenants.open_windows(windows, self.policy.tiers, now)
         return commands
 
     def configure(self, policy: Policy, now: float) -> list[Command]:
@@ -308,7 +308,7 @@ class Controller(Inspector):
         """Time at which `wake` must be called next; inf if there is nothing to wait for."""
         if self.state.due:
             return -math.inf
-        return min(self._timers.next_at(), self._hedges.next_at()) if self._hedges.on else self._timers.next_at()
+        return min(self._timers.next_at(), self._hedges.timers.next_at()) if self._hedges.on else self._timers.next_at()
 
     def wake(self, now: float) -> list[Command]:
         """Act on every deadline that has passed."""

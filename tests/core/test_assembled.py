@@ -74,4 +74,4 @@ def test_assembled_answer_is_hedged_like_a_stream() -> None:
 def test_whole_answer_without_visible_tokens_is_not_hedged() -> None:
     story = warmed(play(rules())).arrives("a", stream=False).sent("a").expect(dispatch("r1"))
     story.after(60.0).expect()
-    assert story.controller.state.hedges.next_at() == math.inf
+    assert story.controller.state.hedges.timers.next_at() == math.inf

@@ -46,7 +46,7 @@ def warmed(story: Story, ttft_s: float = 1.0, n: int = MIN_SAMPLES, **how: Any) 
 def late(story: Story, name: str = "a", at: str = "r1", **how: Any) -> Story:
     """A request without an answer until the hedging threshold of warm requests has passed."""
     story.arrives(name, **how).sent(name).expect(dispatch(at))
-    rings_at = story.controller.state.hedges.next_at()
+    rings_at = story.controller.state.hedges.timers.next_at()
     return story if rings_at == math.inf else story.at(rings_at)
 
 

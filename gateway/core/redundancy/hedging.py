@@ -257,14 +257,6 @@ class Hedges(Learner):
 
     # ---- when a timer fires
 
-    def next_at(self) -> float:
-        """Time of the next hedge timer; inf if there is none."""
-        return self.timers.next_at()
-
-    def due(self, now: float) -> list[int]:
-        """Ids of the requests whose hedge timers are due. Their timers are removed."""
-        return self.timers.due(now)
-
     def replica_for_duplicate(self, state: RequestState, now: float) -> Replica | None:
         """The replica for the duplicate of a late request; None if it gets none. The duplicate is taken out of the
         budgets.

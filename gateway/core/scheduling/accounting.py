@@ -11,12 +11,11 @@ from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.forecast.forecaster import Forecaster
 from gateway.core.offer import Offer
 from gateway.core.policy import CountedTokens, Tier
-from gateway.core.queueing.limits import Left, LimitExceeded, Tenants
+from gateway.core.queueing.limits import LimitExceeded, Tenants
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.results import AttemptResult, Outcome, Reason, Record
-from gateway.core.sample import LimitLease, LimitUse, QuotaWindow
+from gateway.core.sample import LimitLease
 from gateway.core.scheduling.histories import history_of
-from gateway.core.snapshot import LimitView
 
 OUTPUT_WEIGHT: Final = 2.0
 """Cost of an output token, in prompt tokens, when tenants share a queue fairly. The value is llm-d's default."""
@@ -26,54 +25,19 @@ class Accounting:
     """`reserve` opens the account of a request, `close` closes it once."""
 
     def __init__(self, prompts: PromptEstimator, forecaster: Forecaster, promises: Promises) -> None:
-        self._tenants = Tenants()
+        self.tenants = Tenants()
+        """The use of their limits."""
         self._prompts = prompts
         self._forecaster = forecaster
         self._promises = promises
 
-    def configure(self, tiers: Mapping[str, Tier], now: float) -> None:
-        """Apply the limits of a policy. Usage so far stays counted."""
-        self._tenants.configure(tiers, now)
-
-    def left(self, tenant: str, tier: str, now: float) -> Left:
-        """Requests and tokens that the tenant may still use in this minute."""
-        return self._tenants.left(tenant, tier, now)
-
     def share(self, gateways: int, leases: Sequence[LimitLease], tiers: Mapping[str, Tier], now: float) -> None:
         """As many gateways share the limits. `leases`: parts of this one. Those of unknown tiers are ignored."""
-        self._tenants.share(gateways, tiers, now)
+        self.tenants.share(gateways, tiers, now)
         for lease in leases:
             tier = tiers.get(lease.tier)
             if tier is not None:
-                self._tenants.of(lease.tenant, tier, now).lease(lease)
-
-    def open_windows(self, windows: Sequence[QuotaWindow], tiers: Mapping[str, Tier], now: float) -> None:
-        """Begin these days and months of quotas."""
-        self._tenants.open_windows(windows, tiers, now)
-
-    def memory(self) -> list[list[object]]:
-        """Use of quotas, for the process after this one."""
-        return self._tenants.memory()
-
-    def recall(self, memory: object, tiers: Mapping[str, Tier], now: float) -> None:
-        """Take over the use of quotas whose windows are still open."""
-        self._tenants.recall(memory, tiers, now)
-
-    def uses(self, tenant: str, tier: Tier, now: float) -> tuple[LimitUse, ...]:
-        """Use of each limit of a tenant, for the other gateways."""
-        return self._tenants.uses(tenant, tier, now)
-
-    def exceeded_by(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
-        """The limit that one more request of `tokens` would exceed; None if there is none."""
-        return self._tenants.check(tenant, tier, tokens, now)
-
-    def views(self, now: float) -> tuple[LimitView, ...]:
-        """Usage of every tenant, for the admin pages."""
-        return self._tenants.views(now)
-
-    def in_flight(self) -> dict[tuple[str, str], int]:
-        """Number of requests under way by (tenant, tier); pairs with none are left out."""
-        return self._tenants.in_flight()
+                self.tenants.of(lease.tenant, tier, now).lease(lease)
 
     # ---- in the order in which they are called
 
@@ -81,11 +45,11 @@ class Accounting:
         """The tenant's limit that the new request would exceed, or None. Changes only `state`."""
         request = state.request
         self._expect_cached(state, offer)
-        return self._tenants.check(request.tenant, request.tier, state.most_tokens, now)
+        return self.tenants.check(request.tenant, request.tier, state.most_tokens, now)
 
     def reserve(self, state: RequestState, offer: Offer, now: float) -> LimitExceeded | None:
         """Charge the request, its prompt tokens and its granted output tokens to its tenant's limits."""
-        use = self._tenants.of(state.request.tenant, state.request.tier, now)
+        use = self.tenants.of(state.request.tenant, state.request.tier, now)
         self._expect_cached(state, offer)
         exceeded = use.check(state.most_tokens, now)
         if exceeded is not None:
@@ -97,7 +61,7 @@ class Accounting:
 
     def take(self, state: RequestState, offer: Offer, now: float) -> None:
         """Charge the request, even beyond the limits: it runs already, or `reserve` has looked."""
-        use = self._tenants.of(state.request.tenant, state.request.tier, now)
+        use = self.tenants.of(state.request.tenant, state.request.tier, now)
         self._expect_cached(state, offer)
         state.use, state.reserved_tokens = use, state.most_tokens
         use.take(state.reserved_tokens, now)

@@ -79,7 +79,7 @@ class Alarms:
 
     def _hedge(self) -> None:
         """Send a duplicate of each request whose first token is late, if the hedging rules allow it."""
-        for key in self._hedges.due(self._call.now):
+        for key in self._hedges.timers.due(self._call.now):
             self._state.woken = key
             state = self._requests.get(key)
             replica = None if state is None else self._hedges.replica_for_duplicate(state, self._call.now)

@@ -107,16 +107,16 @@ class Inspector:
 
     def left(self, tenant: str, tier: str, now: float) -> Left:
         """Requests and tokens that the tenant may still use in this minute."""
-        return self.state.accounting.left(tenant, tier, now)
+        return self.state.accounting.tenants.left(tenant, tier, now)
 
     def exceeded(self, tenant: str, tier: Tier, tokens: int, now: float) -> LimitExceeded | None:
         """The limit that one more request of at least `tokens` would exceed for sure; None if there is none."""
-        return self.state.accounting.exceeded_by(tenant, tier, tokens, now)
+        return self.state.accounting.tenants.check(tenant, tier, tokens, now)
 
     def limit_uses(self, tenant: str, tier: str, now: float) -> tuple[LimitUse, ...]:
         """Use of each limit of a tenant, for the other gateways; none if the tier is unknown or sets no limit."""
         found = self.policy.tiers.get(tier)
-        return () if found is None else self.state.accounting.uses(tenant, found, now)
+        return () if found is None else self.state.accounting.tenants.uses(tenant, found, now)
 
     def suspects(self, now: float) -> bool:
         """Whether any request is suspected of killing replicas, or failed lately. New requests then need a
@@ -212,7 +212,7 @@ class Inspector:
             queued=sum(len(pool.queue) for pool in pools.values()),
             queued_bytes=sum(pool.queue.bytes for pool in pools.values()),
             timers=(state.timers.keys | state.hedges.timers.keys) - {BREAKERS, OTHERS},
-            tenants=state.accounting.in_flight(),
+            tenants=state.accounting.tenants.in_flight(),
             promises=state.admission.promises.open,
         )
 
@@ -229,7 +229,7 @@ class Inspector:
         return Snapshot(
             generation=state.policy.generation,
             pools=tuple(pool.view(now, *held[pool.spec.name], seen) for pool in state.fleet),
-            tenants=state.accounting.views(now),
+            tenants=state.accounting.tenants.views(now),
             forecast=state.forecaster.view(),
             hedged_pools=state.hedges.pool_views(now),
             hedged_tiers=state.hedges.tier_views(),

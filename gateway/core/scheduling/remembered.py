@@ -21,7 +21,7 @@ def memory(state: State, now: float) -> dict[str, object]:
         "rates": {pool.spec.name: _rates_of(pool, state) for pool in state.fleet},
         "lengths": state.forecaster.lengths.memory(),
         "prompts": state.prompts.memory(),
-        "quotas": state.accounting.memory(),
+        "quotas": state.accounting.tenants.memory(),
         "margins": state.admission.promises.memory(),
     }
 
@@ -57,7 +57,7 @@ def recall(state: State, memory: Mapping[str, object], away_s: float) -> None:
     state.forecaster.lengths.recall(memory.get("lengths"))
     state.prompts.recall(memory.get("prompts"))
     state.admission.promises.recall(memory.get("margins"), shift_s)
-    state.accounting.recall(memory.get("quotas"), state.policy.tiers, now)
+    state.accounting.tenants.recall(memory.get("quotas"), state.policy.tiers, now)
     pools, replicas = objects_in(memory.get("pools")), objects_in(memory.get("replicas"))
     for pool in state.fleet:
         name = pool.spec.name

@@ -82,5 +82,5 @@ class State:
         for pool in self.fleet:
             for replica in pool.replicas.values():
                 replica.slowness = self.forecaster.slowness(replica)
-        self.accounting.configure(policy.tiers, now)
+        self.accounting.tenants.configure(policy.tiers, now)
         return gone
