@@ -23,7 +23,7 @@ from gateway.core.results import (
 )
 from gateway.core.sessions import Session, StoredResponse
 from gateway.driving.channel import Frame
-from gateway.driving.policy_bytes import slo_from_bytes, slo_to_bytes
+from gateway.driving.policy_bytes import slo_from_bytes, to_bytes
 
 # From a relay to the decider.
 ARRIVE: Final = 0
@@ -94,7 +94,7 @@ def request_row(request: Request, generation: int) -> Frame:
         request.batch,
         request.asked_model,
         request.body_hash,
-        None if request.slo is None else slo_to_bytes(request.slo),
+        None if request.slo is None else to_bytes(request.slo),
         request.assembled,
         (prefix.blocks, prefix.ends, prefix.size, prefix.has_media) if prefix.size else None,
         request.split,

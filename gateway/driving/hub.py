@@ -15,9 +15,9 @@ from gateway.core.results import Callback, CountSource, MirrorResult, Reason
 from gateway.core.sample import LimitLease
 from gateway.core.snapshot import ReplicaState
 from gateway.driving import frames
-from gateway.driving.channel import Channel, Frame
+from gateway.driving.channel import Frame
 from gateway.driving.local_driver import LocalDriver
-from gateway.driving.policy_bytes import policy_to_bytes
+from gateway.driving.policy_bytes import to_bytes
 from gateway.driving.relay_link import FrameClock, RelayLink, RelayLoad, RelayOwner
 from gateway.observe.metrics.metrics import Metrics
 from gateway.proxy.replica.upstream import ModelLists
@@ -60,10 +60,7 @@ class RelayHub(RelayOwner):
     async def connect(self, number: int, sock: socket.socket) -> None:
         """Begin to serve a relay at the other end of `sock`."""
         loop = asyncio.get_running_loop()
-        link = RelayLink(number, self._driver, self._clock, self, self._policy)
-        channel = Channel(loop, link.on_frames, link.on_lost)
-        link.connected(channel)
-        self.links[number] = link
+        link = self.links[number] = RelayLink(number, loop, self._driver, self._clock, self, self._policy)
         self._tell_policy(link)
         self.sweep(self._driver.controller.states(), self._clock.read())
         link.tell(self._facts)
@@ -71,7 +68,7 @@ class RelayHub(RelayOwner):
             link.tell((frames.CARDS, replica, cards))
         for row in self._responses.rows():
             link.tell((frames.STORED, row))
-        await loop.create_unix_connection(lambda: channel, sock=sock)
+        await loop.create_unix_connection(lambda: link.channel, sock=sock)
 
     def configure(self, policy: Policy) -> None:
         """Tell relays a policy. They have it before the first command that needs it."""
@@ -82,7 +79,7 @@ class RelayHub(RelayOwner):
         self._lift(self._limited)  # it may allow more
 
     def _tell_policy(self, link: RelayLink) -> None:
-        link.tell((frames.POLICY, policy_to_bytes(self._policy), self._metrics.itl_edges))
+        link.tell((frames.POLICY, to_bytes(self._policy), self._metrics.itl_edges))
 
     def listed(self, replica: str, cards: Frame | None) -> None:
         """A replica's list of models was read; None: the replica is gone."""
@@ -114,7 +111,7 @@ class RelayHub(RelayOwner):
     def close(self) -> None:
         """Close all channels."""
         for link in list(self.links.values()):
-            link.close()
+            link.channel.close()
 
     # ---- from the links
 

@@ -164,7 +164,7 @@ class LocalDriver(CallLoop):
         self._arm()
 
     def _grew(self, attempt: int, tokens: int) -> None:
-        """Report one answer. `_call` is not used, because its generic call makes each report a fifth slower."""
+        """Report one answer. `call` is not used, because it makes each report a fifth slower."""
         try:
             commands = self.controller.progress(attempt, tokens, self.clock())
         except Exception as error:  # noqa: BLE001 - a bug affects only this request

@@ -26,9 +26,11 @@ class _Pickler(pickle.Pickler):
         return _made, (type(value), kept)
 
 
-def policy_to_bytes(policy: Policy) -> bytes:
-    """The policy as bytes, for `policy_from_bytes`. They contain secrets: for a private socket only."""
-    return _bytes_of(policy)
+def to_bytes(value: Policy | Slo) -> bytes:
+    """A policy or objectives as bytes. Those of a policy contain secrets: for a private socket only."""
+    out = io.BytesIO()
+    _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(value)
+    return out.getvalue()
 
 
 def policy_from_bytes(data: bytes) -> Policy:
@@ -38,19 +40,8 @@ def policy_from_bytes(data: bytes) -> Policy:
     return policy
 
 
-def slo_to_bytes(slo: Slo) -> bytes:
-    """The objectives as bytes, for `slo_from_bytes`."""
-    return _bytes_of(slo)
-
-
 def slo_from_bytes(data: bytes) -> Slo:
     """The objectives of these bytes, which must come from a process of this gateway."""
     slo = pickle.loads(data)
     assert isinstance(slo, Slo)
     return slo
-
-
-def _bytes_of(value: object) -> bytes:
-    out = io.BytesIO()
-    _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(value)
-    return out.getvalue()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, cast
+from typing import cast
 
 from gateway.core.policy import Policy
 from gateway.core.queueing.limits import Left, LimitExceeded
@@ -16,8 +17,6 @@ from gateway.driving.channel import Channel, Frame
 from gateway.driving.local_driver import LocalDriver
 from gateway.proxy.driver import CommandHandler
 from gateway.proxy.limits import SWEEP_S
-
-_CALLBACKS: Final = {callback.value: callback for callback in Callback}
 
 
 class FrameClock:
@@ -98,9 +97,19 @@ class RelayOwner(ABC):
 class RelayLink:
     """One relay, as its decider sees it."""
 
-    def __init__(self, number: int, driver: LocalDriver, clock: FrameClock, owner: RelayOwner, policy: Policy) -> None:
+    def __init__(
+        self,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        driver: LocalDriver,
+        clock: FrameClock,
+        owner: RelayOwner,
+        policy: Policy,
+    ) -> None:
         """`number`: names the relay in state and metrics."""
         self.number = number
+        self.channel = Channel(loop, self.on_frames, self.on_lost)
+        """The relay is at its other end."""
         self.load = RelayLoad(number, clock.read())
         self._driver = driver
         self._clock = clock
@@ -111,22 +120,15 @@ class RelayLink:
         """Requests of the relay that are not over, by id."""
         self.tokens: dict[int, int] = {}
         """Tokens of its attempts under way, by attempt."""
-        self._channel: Channel | None = None
-        self.is_gone = False
 
-    def connected(self, channel: Channel) -> None:
-        """The relay is at the other end of this channel."""
-        self._channel = channel
+    @property
+    def is_gone(self) -> bool:
+        """Whether the relay has ended."""
+        return not self.channel.is_open
 
     def tell(self, frame: Frame) -> None:
         """Tell the relay something."""
-        assert self._channel is not None
-        self._channel.tell(frame)
-
-    def close(self) -> None:
-        """Close the channel."""
-        assert self._channel is not None
-        self._channel.close()
+        self.channel.tell(frame)
 
     def configure(self, policy: Policy) -> None:
         """Requests may arrive under this policy, too."""
@@ -146,7 +148,6 @@ class RelayLink:
 
     def on_lost(self) -> None:
         """The relay is gone: its slots are free at once."""
-        self.is_gone = True
         for request_id in list(self.exchanges):
             self._driver.leave(request_id, Reason.CLIENT_GONE)
         self._owner.lost(self)

@@ -23,7 +23,7 @@ from gateway.observe.metrics.exposition import chosen, registry_in_pieces, rende
 from gateway.observe.metrics.metrics import Metrics
 from gateway.observe.requests.pages import requests_router
 from gateway.observe.sources import Sources
-from gateway.observe.state import document, load_of, state, state_pieces
+from gateway.observe.state import NO_STORE, load_of, page_of, state, state_pieces
 from gateway.observe.usage.pages import usage_router
 from gateway.policy.sections.hosts import is_known
 
@@ -112,8 +112,7 @@ def _metrics(metrics: Metrics, sources: Sources) -> APIRouter:
     @router.get("/loads")
     async def loads() -> Response:
         pools = (await sources.snapshot_in_pieces()).pools
-        body = document({"pools": [load_of(pool) for pool in pools]})
-        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+        return page_of({"pools": [load_of(pool) for pool in pools]})
 
     @router.get("/metrics")
     async def page(request: Request) -> StreamingResponse:
@@ -142,13 +141,12 @@ def _state(metrics: Metrics, sources: Sources) -> APIRouter:
     @router.get("/admin/state")
     async def show() -> StreamingResponse:
         pieces = state_pieces(await state(metrics, sources, started))
-        return StreamingResponse(pieces, media_type="application/json", headers={"cache-control": "no-store"})
+        return StreamingResponse(pieces, media_type="application/json", headers=NO_STORE)
 
     @router.get("/admin/policy")
     async def policies() -> Response:
         present, *before = reversed(sources.policies())
-        body = document({**asdict(present), "before": before})
-        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+        return page_of({**asdict(present), "before": before})
 
     @router.post("/admin/explain")
     async def explain(request: Request) -> Response:
@@ -156,7 +154,7 @@ def _state(metrics: Metrics, sources: Sources) -> APIRouter:
             described = asked(await request.body(), sources)
         except ValueError as exc:
             raise HTTPException(400, str(exc)) from None
-        return Response(document(sources.explain(described)), media_type="application/json")
+        return page_of(sources.explain(described))
 
     return router
 
@@ -183,7 +181,7 @@ def _actions(actions: Mapping[str, Action], replica_actions: Mapping[str, Replic
         else:
             there_are = ", ".join(sorted({*actions, *replica_actions}))
             raise HTTPException(404, f"no such action; known: {there_are}")
-        return Response(document(done), 200 if done.ok else 409, media_type="application/json")
+        return page_of(done, 200 if done.ok else 409)
 
     return router
 

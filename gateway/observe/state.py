@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 import orjson
+from fastapi import Response
 
 from gateway.core.estimators.histograms import quantile
 from gateway.core.policy import Model, Tier
@@ -25,6 +26,7 @@ from gateway.observe.snapshots import REPLICAS_AT_ONCE
 from gateway.observe.sources import Sources
 
 TENANTS_SHOWN = 100
+NO_STORE = {"cache-control": "no-store"}
 _FIELDS: dict[type, tuple[str, ...]] = {}
 """Names of the fields of each dataclass that was encoded."""
 TOLD = (RefusalFamily.AT_ONCE, RefusalFamily.WAITED)
@@ -43,6 +45,11 @@ def document(value: object) -> bytes:
     dataclasses.
     """
     return orjson.dumps(value, default=_shallow, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
+def page_of(value: object, status: int = 200) -> Response:
+    """The same as a page that no cache keeps."""
+    return Response(document(value), status, NO_STORE, "application/json")
 
 
 async def state_pieces(found: Mapping[str, object]) -> AsyncIterator[bytes]:

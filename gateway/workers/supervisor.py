@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from gateway.api_side import CLOSE_GRACE_S
 from gateway.core.policy import Policy
-from gateway.driving.policy_bytes import policy_to_bytes
+from gateway.driving.policy_bytes import to_bytes
 from gateway.hash_seed import new_seed, seed_of
 from gateway.listener import bound_at, tune, url_at
 from gateway.opened_sockets import OpenedSockets
@@ -134,7 +134,7 @@ class WorkerSupervisor:
     def _made_decider(self) -> ChildProcess:
         """A decider that has not begun."""
         self._deciders += 1
-        policy = b"" if self._policy_path is not None else policy_to_bytes(self._policy)
+        policy = b"" if self._policy_path is not None else to_bytes(self._policy)
         setup = ProcessSetup(
             self._settings,
             self._deciders,

@@ -19,7 +19,7 @@ from gateway.core.sessions import Session, StoredResponse
 from gateway.core.slo import Objective, Slo
 from gateway.driving import frames
 from gateway.driving.channel import Channel
-from gateway.driving.policy_bytes import policy_from_bytes, policy_to_bytes
+from gateway.driving.policy_bytes import policy_from_bytes, to_bytes
 from gateway.policy.load import load
 from tests.core.made import a_request, policy, pool, tier
 
@@ -39,7 +39,7 @@ def plain(value: object, *left_out: str) -> Mapping[str, object]:
 @pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
 def test_policy_with_its_keys_arrives_as_it_was(path: Path) -> None:
     sent = load(path)
-    assert policy_from_bytes(policy_to_bytes(sent)) == sent
+    assert policy_from_bytes(to_bytes(sent)) == sent
 
 
 def test_request_arrives_with_every_field() -> None:

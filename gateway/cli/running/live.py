@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gateway.core.admission.wording import probability
+from gateway.observe.requests.story import spoken
 from gateway.wire.http.lines import can_be_token
 
 TIMEOUT_S = 5.0
@@ -119,13 +120,9 @@ def _forecasts(best: dict[str, Any], runner_up: dict[str, Any] | None) -> Table:
         table.add_column(head, justify="left" if head in ("", "at") else "right", overflow="fold")
     for label, at in (("best", best), ("runner-up", runner_up)):
         if at is not None:
-            times = [_time(at[name]) for name in ("wait_s", "ttft_s", "tpot_s", "e2e_s")]
+            times = [spoken(at[name]) for name in ("wait_s", "ttft_s", "tpot_s", "e2e_s")]
             name = at["replica"] or "queue"
             table.add_row(
                 label, name, probability(at["breach"], 3), *times, str(at["in_flight"]), str(at["unprefilled_tokens"])
             )
     return table
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1.0 else f"{seconds:.2f} s"

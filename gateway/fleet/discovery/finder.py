@@ -167,7 +167,7 @@ class ReplicaFinder:
         for name, pool in self._pools.items() if self._is_running else ():
             for source, followed in pool.sources.items():
                 if followed.task is None:
-                    tools = SourceTools(*self._callbacks(name, source, followed))
+                    tools = self._tools(name, source, followed)
                     follower = FOLLOWERS[type(source)](source, pool.discovery, tools)
                     followed.task = asyncio.create_task(self._follow(follower), name=f"{followed.kind} of {name}")
         self._look_whether_begun()
@@ -180,9 +180,7 @@ class ReplicaFinder:
                 self._on_bug(error)
                 await asyncio.sleep(SETTLE_S)
 
-    def _callbacks(
-        self, pool: str, source: Source, followed: _Followed
-    ) -> tuple[Callable[[Listing], None], Callable[[str], None]]:
+    def _tools(self, pool: str, source: Source, followed: _Followed) -> SourceTools:
         def told(listing: Listing) -> None:
             if followed.error:
                 log.info("pool %s: its source %s can be read again", pool, followed.kind)
@@ -201,7 +199,7 @@ class ReplicaFinder:
             followed.error = reason
             self._look_whether_begun()
 
-        return told, failed
+        return SourceTools(told, failed)
 
     def _look_whether_begun(self) -> None:
         followed = [each for pool in self._pools.values() for each in pool.sources.values()]

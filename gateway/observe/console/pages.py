@@ -12,10 +12,8 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 
 from gateway.observe.console.history import REPLICA_STEP_S, LastHour
 from gateway.observe.console.page import Page
-from gateway.observe.state import document
+from gateway.observe.state import NO_STORE, document, page_of
 
-JSON = "application/json"
-NO_STORE = {"cache-control": "no-store"}
 REPLICAS_AT_A_TIME = 50
 """Replicas whose figures are encoded in one turn of the event loop: some milliseconds."""
 
@@ -32,14 +30,13 @@ def console_router(history: LastHour, wall_s: Callable[[], float]) -> APIRouter:
     @router.get("/admin/history")
     async def points(since: Annotated[float, Query(ge=0, allow_inf_nan=False)] = 0.0) -> Response:
         # A point of the time `since` was sent before. Its time is rounded to a tenth.
-        found = history.since(since - wall_s() + 0.1, wall_s())
-        return Response(document(found), media_type=JSON, headers=NO_STORE)
+        return page_of(history.since(since - wall_s() + 0.1, wall_s()))
 
     @router.get("/admin/history/replicas")
     async def replicas(pool: str) -> StreamingResponse:
         if pool not in {name for name, _ in history.replicas}:
             raise HTTPException(404, f"there is no pool {pool!r:.80}, or its figures are still to come")
-        return StreamingResponse(_replicas(history, pool, wall_s()), media_type=JSON, headers=NO_STORE)
+        return StreamingResponse(_replicas(history, pool, wall_s()), media_type="application/json", headers=NO_STORE)
 
     return router
 

@@ -18,7 +18,7 @@ from gateway.observe.requests.ring import Found, RequestRing
 from gateway.observe.requests.story import story
 from gateway.observe.requests.under_way import under_way_document
 from gateway.observe.sources import Sources
-from gateway.observe.state import document
+from gateway.observe.state import page_of
 
 MAX_LISTED = 1000
 EARLY = "early"
@@ -65,9 +65,6 @@ def requests_router(sources: Sources) -> APIRouter:
             raise HTTPException(404, "no records of requests are kept: start tailgate with --records above 0")
         return ring
 
-    def answer(found: object) -> Response:
-        return Response(document(found), media_type="application/json", headers={"cache-control": "no-store"})
-
     @router.get("/admin/requests", dependencies=[Depends(only_known(FILTERS))])
     async def latest(
         tier: str = "",
@@ -81,14 +78,14 @@ def requests_router(sources: Sources) -> APIRouter:
             if value and value not in known:
                 raise HTTPException(400, f"{name}: {value!r:.50} is unknown; known: {', '.join(known)}")
         found = kept().latest(Filter(tier, tenant, outcome, reason, good).wants, limit)
-        return answer({"requests": [document_of(one, wall_s()) for one in found]})
+        return page_of({"requests": [document_of(one, wall_s()) for one in found]})
 
     @router.get("/admin/stages")
     async def stages() -> Response:
         rows = kept().complete()
         since = min((row.ended_at for row in rows), default=None)
         found = await asyncio.to_thread(budgets, rows)
-        return answer({"since": None if since is None else _written(since + wall_s()), "stages": found})
+        return page_of({"since": None if since is None else _written(since + wall_s()), "stages": found})
 
     @router.get("/admin/requests/{request_id}")
     async def one(request_id: str) -> Response:
@@ -97,7 +94,7 @@ def requests_router(sources: Sources) -> APIRouter:
             told += [document_of(each, wall_s()) for each in kept().find(request_id)]
         if not told:
             raise HTTPException(404, _unknown(request_id, kept(), wall_s()))
-        return answer({"requests": [{**each, "story": story(each)} for each in told]})
+        return page_of({"requests": [{**each, "story": story(each)} for each in told]})
 
     return router
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException, Response
 
 from gateway.core.policy import Policy
 from gateway.observe.requests.pages import only_known
-from gateway.observe.state import document
+from gateway.observe.state import page_of
 from gateway.observe.usage.database import UsageError
 from gateway.observe.usage.ledger import UsageLedger
 from gateway.observe.usage.report import question, report
@@ -36,7 +36,6 @@ def usage_router(ledger: UsageLedger | None, policy: Callable[[], Policy]) -> AP
             found = await asyncio.to_thread(report, [ledger.path], asked, policy())
         except UsageError as error:
             raise HTTPException(503, str(error)) from None
-        body = document({**found, "error": missing or None})
-        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+        return page_of({**found, "error": missing or None})
 
     return router
