@@ -43,7 +43,7 @@ class TraceExporter:
     def __init__(self, ratio: float, wall_s: Callable[[], float], environment: Mapping[str, str]) -> None:
         """`ratio` (0-1): share of the good requests that are exported; all others are always. Raises SettingError."""
         self.dropped = 0
-        """Number of sampled requests that were not exported."""
+        """Number of sampled requests that will never be exported."""
         self._ratio = ratio
         self._wall_s = wall_s
         self._collector = collector(Signal.TRACES, environment)
@@ -98,7 +98,7 @@ class TraceExporter:
             if problem and not self._is_failing:
                 log.warning("traces are not exported: %s: %s", self._collector.url, problem)
             elif self._is_failing and not problem:
-                log.info("traces are exported to %s again", self._collector.url)
+                log.info("traces are exported to %s again; %d were lost so far", self._collector.url, self.dropped)
             self._is_failing = bool(problem)
             if not is_final:
                 return False
