@@ -104,7 +104,7 @@ class Gateway:
         api = self.api = ApiSide(
             settings, policy, self.driver, self.metrics, self.metrics.copied, self.board, self.fleet, out_of_service
         )
-        self.handler, self.limits, self.upstreams, self.mirrors = api.handler, api.limits, api.upstreams, api.mirrors
+        self.handler, self.limits = api.handler, api.limits
         responses = api.services.responses
         little = Little(self.metrics, self._held_s, clock())
         self.hub: RelayHub | None = None

@@ -227,7 +227,7 @@ def test_examples_of_files_in_documents_can_be_loaded(page: Path, tmp_path: Path
             file.write_text(block)
             assert load_scenario(str(file)).contenders
         elif "kind: Workload" in block:
-            assert load_workload_text(block, page.name, ENVIRONMENT).shares
+            assert load_workload_text(block, page.name).shares
         elif "apiVersion: tailgate/" in block or page == POLICY:
             assert load_text(block, page.name, ENVIRONMENT).models
 

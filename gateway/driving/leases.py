@@ -41,8 +41,7 @@ NEED_S: Final = 2.0
 KEEP_S: Final = 120
 """A limit without a row for this long is forgotten: it is full."""
 MAX_ROWS: Final = 200
-"""Limits in one call of the script, which takes some 40 us for each."""
-MAX_ROUND_ROWS: Final = 200
+"""Limits in one call of the script, which takes some 40 us for each, and about as many in one round."""
 PREFIX: Final = "{tailgate}:limit:"
 IN_USE: Final = "{tailgate}:limits"
 SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
@@ -123,7 +122,7 @@ class Leases:
         """Why a limit cannot be leased; empty if all can be."""
         return next(iter(self._errors.values()), "")
 
-    def calls(self, gateways: int, most: int = MAX_ROUND_ROWS) -> Iterator[LeaseCall]:
+    def calls(self, gateways: int, most: int = MAX_ROWS) -> Iterator[LeaseCall]:
         """The calls of one round, with `most` rows or a few more: the rest have their turn in the next. `gateways`: how
         many share the limits, this one included.
         """

@@ -44,7 +44,7 @@ FAILED_ROUNDS: Final = 2
 """The store is away after so many rounds in a row have failed: one late answer is no outage."""
 KEY: Final = "{tailgate}:loads"
 KEEP_S: Final = 60
-"""The hash expires after this long without a write."""
+"""The hash expires after this long without a write, and a field is deleted that did not change for as long."""
 _HEARD_S: Final = 3.0 * SLOW_S
 """The second value of a gateway is the first that counts. It comes within this time."""
 VERSION: Final = 1
@@ -109,10 +109,9 @@ class Store:
         url: str,
         read: Callable[[float], GatewayLoad],
         told: Callable[[str, GatewayLoad], None],
-        keep_s: float = KEEP_S,
     ) -> None:
         """`read`: returns this gateway's load, for an interval. `told`: takes the name of another gateway and its load.
-        `keep_s`: a field that did not change for as long is deleted. Limits are shared once `leases` is set.
+        Limits are shared once `leases` is set.
 
         Raises StoreError if the extra `fleet` is not installed, or the URL is none.
         """
@@ -123,7 +122,7 @@ class Store:
         self._no_script: type[Exception] = NoScriptError
         self.address = self._clients.address
         self._client: Any = None
-        self._read, self._told, self._keep_s = read, told, keep_s
+        self._read, self._told = read, told
         self.name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         """The field of this gateway. A process never takes over the name of another."""
         self.leases: Leases | None = None
@@ -205,7 +204,7 @@ class Store:
         self._number += 1
         load = self._read(SLOW_S)
         pipeline: _Pipeline = self._client.pipeline(transaction=False)
-        stale = [name for name, (_, at) in self._seen.items() if self._listened_s - at > self._keep_s]
+        stale = [name for name, (_, at) in self._seen.items() if self._listened_s - at > KEEP_S]
         if stale:
             pipeline.execute_command("HDEL", KEY, *stale)
         pipeline.hset(KEY, self.name, load_to_bytes(load, self._number))

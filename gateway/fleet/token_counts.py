@@ -35,11 +35,6 @@ class _Count(msgspec.Struct):
     input_tokens: int | float
 
 
-def takes_any(replica: str, model: str) -> bool:
-    """Stands for replicas whose models are unknown."""
-    return True
-
-
 class EngineCounts:
     """Asks replicas for token counts, and remembers which of them cannot count."""
 
@@ -47,8 +42,8 @@ class EngineCounts:
         self,
         clock: Callable[[], float],
         random: Random,
-        is_out: Callable[[str], bool] = lambda _: False,
-        takes: Callable[[str, str], bool] = takes_any,
+        is_out: Callable[[str], bool],
+        takes: Callable[[str, str], bool],
     ) -> None:
         """`is_out`: whether the replica of a name gets no requests, because it is down, drained or ejected.
         `takes`: takes a replica and a model, and returns whether the replica may serve it.

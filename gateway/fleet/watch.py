@@ -49,9 +49,9 @@ class FleetWatcher:
         clock: Callable[[], float],
         random: Random,
         on_bug: Callable[[Exception], None],
+        is_out: Callable[[str], bool],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         models_interval_s: float = 30.0,
-        is_out: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`clock`: monotonic seconds, for the times of readings. `random`: draws the jitter of pauses. `pause`: waits.
 

@@ -23,10 +23,10 @@ def load(path: Path | str, environment: Mapping[str, str] = os.environ) -> Polic
     return load_text(text_of(path), str(path), environment)
 
 
-def load_noted(path: Path | str, environment: Mapping[str, str] = os.environ) -> tuple[Policy, tuple[str, ...]]:
+def load_noted(path: Path | str) -> tuple[Policy, tuple[str, ...]]:
     """The policy in a file, and what its author should read about it. Raises PolicyErrors."""
     text = text_of(path)
-    document, read = read_file(text, str(path), environment)
+    document, read = read_file(text, str(path))
     policy = compiled(read, digest_of(text), Path(path).parent)
     return policy, document.old_names + notes(policy)
 

@@ -25,6 +25,7 @@ async def test_health_load_and_models_of_emulated_replicas_are_read() -> None:
             clock=lambda: 0.0,
             random=random.Random(1),
             on_bug=lambda error: pytest.fail(str(error)),
+            is_out=lambda _: False,
         )
         async with watched(watcher, rules):
             for name in ("main-0", "main-1"):

@@ -27,13 +27,18 @@ class Clock:
         return self.now
 
 
+def counter(clock: Clock | None = None) -> EngineCounts:
+    """Of replicas that are all up, and take any model."""
+    return EngineCounts(clock or Clock(), random.Random(1), lambda _: False, lambda *_: True)
+
+
 def pool(*urls: str, key: str | None = None) -> PoolSpec:
     return PoolSpec("main", tuple(ReplicaSpec(url, url) for url in urls), access=ReplicaAccess(key))
 
 
 async def test_replica_that_counts_is_asked_with_the_pools_key(fake: FakeReplica) -> None:
     fake.answers[PATH] = answer('{"input_tokens": 11, "context_management": {"original_input_tokens": 11}}')
-    counts = EngineCounts(Clock(), random.Random(1))
+    counts = counter()
     assert await counts.ask([pool(fake.url, key="secret")], "m", b"{}", b"mine", None) == 11
     assert fake.paths() == [PATH]
     assert fake.asked[0].startswith(b"POST ")
@@ -60,7 +65,7 @@ async def test_replica_that_cannot_count_is_left_alone_for_a_while(
 ) -> None:
     fake.answers[PATH] = said
     clock = Clock()
-    counts = EngineCounts(clock, random.Random(1))
+    counts = counter(clock)
     for at, asked in ((0.0, 1), (rest_s - 1, 1), (rest_s + 1, 2)):
         clock.now = at
         assert await counts.ask([pool(fake.url)], "m", b"{}", b"mine", None) is None
@@ -69,7 +74,7 @@ async def test_replica_that_cannot_count_is_left_alone_for_a_while(
 
 async def test_refused_token_count_that_the_request_may_have_caused_rests_no_replica(fake: FakeReplica) -> None:
     fake.answers[PATH] = answer(status=400)
-    counts = EngineCounts(Clock(), random.Random(1))
+    counts = counter()
     assert [await counts.ask([pool(fake.url)], "m", b"{}", b"mine", None) for _ in range(2)] == [None, None]
     assert len(fake.asked) == 2
 
@@ -77,7 +82,7 @@ async def test_refused_token_count_that_the_request_may_have_caused_rests_no_rep
 async def test_token_count_is_asked_of_another_replica_while_one_rests(fake: FakeReplica) -> None:
     fake.answers[PATH] = answer('{"input_tokens": 5.0}')
     async with replica() as mute:
-        counts = EngineCounts(Clock(), random.Random(1))
+        counts = counter()
         answers = [await counts.ask([pool(mute.url), pool(fake.url)], "m", b"{}", b"mine", None) for _ in range(20)]
         assert set(answers) <= {5, None}
         assert answers[-10:] == [5] * 10
@@ -92,7 +97,7 @@ async def test_token_count_is_asked_of_the_sessions_home_or_of_another_while_it_
         for number in range(6):
             session = Session("", key_of(f"talk {number}"))
             home = max((fake, other), key=lambda each: draw(session.key, key_of(each.url)))
-            counts, before = EngineCounts(Clock(), random.Random(1)), len(home.asked)
+            counts, before = counter(), len(home.asked)
             assert [await counts.ask(both, "m", b"{}", b"mine", session) for _ in range(3)] == [5, 5, 5]
             assert len(home.asked) == before + 3
         home.answers[PATH] = answer(status=503)

@@ -42,6 +42,7 @@ class Fleet:
             clock=clock,
             random=random.Random(1),
             on_bug=self.bugs.append,
+            is_out=lambda _: False,
             pause=self.pause,
             models_interval_s=models_interval_s,
         )

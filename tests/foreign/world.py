@@ -143,14 +143,14 @@ class World:
     def _sweep(self) -> None:
         now = self.loop.time()
         self.gateway.limits.sweep(now)
-        self.gateway.upstreams.sweep(now)
+        self.gateway.api.upstreams.sweep(now)
         self._sweeping = self.loop.call_later(SWEEP_S, self._sweep)
 
     def close(self) -> None:
         """Leave nothing behind."""
         self._sweeping.cancel()
         self.gateway.driver.close()
-        self.gateway.upstreams.close()
+        self.gateway.api.upstreams.close()
 
     # ---- clients
 

@@ -15,7 +15,7 @@ import pytest
 from gateway.core.journal.recorder import Decoder
 from gateway.core.sample import Sample
 from gateway.observe.journal import parts, writer
-from gateway.observe.journal.parts import JournalError, Parts
+from gateway.observe.journal.parts import Parts
 from gateway.observe.journal.replay import in_order, replay
 from gateway.observe.journal.writer import BATCH, Journal
 from gateway.settings import SettingError
@@ -180,7 +180,8 @@ async def test_journal_object_lost_to_a_full_disk_is_written_after_the_gap(
 async def test_hanging_disk_of_the_journal_delays_no_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    written = journal(tmp_path / "j", buffer_bytes=10)
+    written = journal(tmp_path / "j")
+    monkeypatch.setattr(writer, "BUFFER_BYTES", 10)
     moves, write = threading.Event(), parts.write_all
 
     def hang(fd: int, data: bytes) -> None:

@@ -60,7 +60,7 @@ async def test_a_bug_before_dispatch_is_a_500_with_a_reason_and_a_traceback(
 async def test_a_bug_in_dispatch_is_a_500_and_frees_the_slot(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(gateway.upstreams, "get", bug)
+            patch.setattr(gateway.api.upstreams, "get", bug)
             answer = await client.post("/v1/completions", json=BODY)
         assert (answer.status_code, answer.headers["x-tailgate-reason"]) == (500, "internal")
         assert gateway.metrics.bugs[Callback.COMMAND] == 1

@@ -13,7 +13,7 @@ def held(gw: Gateway) -> dict[str, int]:
     counts = {
         "requests under way": gw.driver.under_way,
         "requests that the server has": sum(place.open for place in gw.limits.occupancies.values()),
-        "upstream calls": gw.upstreams.calls,
+        "upstream calls": gw.api.upstreams.calls,
         "client connections": gw.limits.connections,
         "slots": sum(pool.in_flight for pool in snapshot.pools),
         "slots of replicas": sum(replica.in_flight for pool in snapshot.pools for replica in pool.replicas),

@@ -63,7 +63,7 @@ async def test_ten_thousand_cancels_leave_no_slot_behind(
     # No socket is left open, either, except a few of the gateway's health checks.
     probing = 4 * REPLICAS
     sockets = [replica.connections for replica in fleet.replicas]
-    await until(lambda: sum(map(len, sockets)) <= gw.upstreams.open_connections + probing)
+    await until(lambda: sum(map(len, sockets)) <= gw.api.upstreams.open_connections + probing)
     # Every cancel concerned an existing request.
     assert sum(replica.received_total for replica in fleet.replicas) > CANCELS / 4
     assert sum(replica.finished["abort"] for replica in fleet.replicas) > CANCELS / 20

@@ -172,7 +172,7 @@ async def test_abort_during_the_connect_closes_the_connection(
     for way, leave in LEAVE.items():
         client = await connect(gw.url)
         client.send(chat(stream=stream))
-        await until(lambda: gw.upstreams.calls == 1, seen=lambda: held(gw))
+        await until(lambda: gw.api.upstreams.calls == 1, seen=lambda: held(gw))
         leave(client)
         assert await until(lambda: not held(gw), seen=lambda: held(gw)) <= LIMIT_S, way
 

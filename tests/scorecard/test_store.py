@@ -219,13 +219,14 @@ async def test_store_is_not_away_after_one_lost_connection(
 
 @needs_store
 async def test_many_gateways_that_died_together_are_deleted_from_a_distant_store_without_an_outage(
-    store: RealStore,
+    store: RealStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gateway.driving.store.KEEP_S", 1)
     for number in range(40):
         await store.tell("HSET", KEY, f"dead-{number}", load_to_bytes(LOAD, 1).decode())
     async with SlowWay(store) as slow:
         slow.late_s = 0.03
-        alive = Store(url_of(slow.port), lambda _: LOAD, lambda *_: None, keep_s=0.3)
+        alive = Store(url_of(slow.port), lambda _: LOAD, lambda *_: None)
         task = asyncio.create_task(alive.run())
         await says(store, f"[b'{alive.name}']", "HKEYS", KEY)
         assert alive.view().failures == 0
@@ -284,7 +285,7 @@ def test_a_load_reads_back_as_it_was_written() -> None:
 )
 def test_an_address_that_is_no_store_is_refused_without_the_password(url: str) -> None:
     with pytest.raises(StoreError, match="--store: ") as raised:
-        Store(url, lambda _: LOAD, lambda *_: None, keep_s=0.3)
+        Store(url, lambda _: LOAD, lambda *_: None)
     assert "redis://" in str(raised.value)
     assert "secret" not in str(raised.value)
 

@@ -97,7 +97,7 @@ def test_missing_tier_of_a_trace_row_is_drawn_from_the_mix(tmp_path: Path) -> No
     rows = '{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "tier": "gold"}\n' + "".join(
         f'{{"at": {n}, "prompt_tokens": 1, "output_tokens": 1}}\n' for n in range(1, 1001)
     )
-    arrivals = list(trace(tmp_path, rows, mix_of("iron=75%, lead=25%", "m", tenants=2)).arrivals(1))
+    arrivals = list(trace(tmp_path, rows, replace(mix_of("iron=75%, lead=25%", "m"), tenants=2)).arrivals(1))
     assert (arrivals[0].tier, arrivals[0].tenant[:5], arrivals[0].model) == ("gold", "gold-", "m")
     assert sum(a.tier == "iron" for a in arrivals) == pytest.approx(750, rel=0.05)
     assert {a.tenant for a in arrivals[1:]} == {"iron-1", "iron-2", "lead-1", "lead-2"}

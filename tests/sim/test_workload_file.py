@@ -38,12 +38,12 @@ tiers:
 
 def errors(text: str) -> list[str]:
     with pytest.raises(PolicyErrors) as raised:
-        load_text(text, "w.yaml", {})
+        load_text(text, "w.yaml")
     return [str(error) for error in raised.value.errors]
 
 
 def test_workload_file_fields_become_the_workload() -> None:
-    made = load_text(MIN, "w.yaml", {})
+    made = load_text(MIN, "w.yaml")
     assert (made.rate_per_s, made.duration_s, made.cv, made.sessions) == (2.0, 90.0, 1.0, None)
     a, b = made.shares
     assert (a.tier, a.part, a.prompt, a.answer) == ("a", 0.3, LENGTHS["azure-conversation-prompt"], Uniform(20, 20))
@@ -59,12 +59,12 @@ def test_workload_file_fields_become_the_workload() -> None:
     ],
 )
 def test_every_shape_of_arrivals_can_be_written_in_a_workload_file(text: str, shape: pace.ArrivalProcess) -> None:
-    made = load_text(f"{MIN}arrivals: {{cv: 2, {text}}}\n", "w.yaml", {})
+    made = load_text(f"{MIN}arrivals: {{cv: 2, {text}}}\n", "w.yaml")
     assert (made.cv, made.shape) == (2.0, shape)
 
 
 def test_conversations_can_be_written_in_a_workload_file() -> None:
-    made = load_text(f"{MIN}sessions: {{share: 25%, turns: 3, think: 20s, system_tokens: 512}}\n", "w.yaml", {})
+    made = load_text(f"{MIN}sessions: {{share: 25%, turns: 3, think: 20s, system_tokens: 512}}\n", "w.yaml")
     assert made.sessions == Sessions(0.25, 3.0, 20.0, 1, 512)
 
 

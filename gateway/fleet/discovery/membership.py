@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -37,7 +36,6 @@ class Membership:
         """By address that came back soon after it was removed: when."""
         self._removals: deque[float] = deque()
         """Times of removals that count against the limit of a third."""
-        self._next_at = math.inf
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -48,11 +46,6 @@ class Membership:
     def held(self) -> int:
         """Number of addresses that no source lists any more, and that stay for the present."""
         return len(self._absent_at)
-
-    @property
-    def next_at(self) -> float:
-        """Time at which `settle` may remove more; inf if no time does."""
-        return self._next_at
 
     def settle(self, listings: Mapping[object, Listing | None], is_out: Callable[[str], bool], now: float) -> bool:
         """Compare with the last listing of each source; None if it has told nothing. Returns whether `urls` changed.
@@ -74,7 +67,6 @@ class Membership:
         for url in self._urls:
             if url not in listed:
                 self._absent_at.setdefault(url, now)
-        self._next_at = math.inf
         limit = max(1, (len(self._urls) + len(self._removals)) // MAX_PART)
         for url in sorted(self._absent_at, key=self._absent_at.__getitem__):
             if url in ending or is_out(url):
@@ -86,15 +78,8 @@ class Membership:
 
     def _may_go(self, url: str, limit: int, now: float) -> bool:
         if url in self._flapping:
-            due = self._absent_at[url] + self._hold_down_s
-        elif len(self._removals) < limit:
-            return True
-        else:
-            due = self._removals[0] + self._hold_down_s
-        if due <= now:
-            return True
-        self._next_at = min(self._next_at, due)
-        return False
+            return self._absent_at[url] + self._hold_down_s <= now
+        return len(self._removals) < limit
 
     def _remove(self, url: str, now: float) -> None:
         del self._urls[url]

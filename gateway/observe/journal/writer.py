@@ -48,7 +48,6 @@ class Journal:
         *,
         max_bytes: int,
         files: int,
-        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self.path = path
         self._encoder = Encoder(policy)
@@ -68,7 +67,6 @@ class Journal:
         """
         self._offered = self._taken = 0
         """Bytes handed over to the thread, counted by the event loop, and bytes written, counted by the thread."""
-        self._buffer_bytes = buffer_bytes
         self._quiet = False
         self._work: SimpleQueue[tuple[int, int, bytes] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
@@ -116,7 +114,7 @@ class Journal:
         told = self._told
         if not told:
             return
-        if self._offered - self._taken > self._buffer_bytes:
+        if self._offered - self._taken > BUFFER_BYTES:
             self._drop(len(told), "the disk does not keep up")
         else:
             try:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.core.estimators.histograms import LogHistogram, log_edges, quantile
+from gateway.core.estimators.histograms import LogHistogram, log_edges
 
 SPAN_S: Final = 60.0
 SLICE_S: Final = 5.0
@@ -17,20 +17,18 @@ NEVER: Final = -math.inf
 
 
 class Sliding:
-    """The increase of `counts` over the last `span_s` seconds, in steps of `slice_s`.
+    """The increase of `counts` over the last `SPAN_S` seconds, in steps of `SLICE_S`.
 
     The counts are copied at each step, so adding to them costs nothing extra. If `due` has passed, `roll` must be
-    called before anything is added. Then the window is at least `span_s` and less than `span_s + slice_s` long.
+    called before anything is added. Then the window is at least `SPAN_S` and less than `SPAN_S + SLICE_S` long.
     """
 
-    __slots__ = ("_copies", "_slice_s", "_span_s", "counts", "due")
+    __slots__ = ("_copies", "counts", "due")
 
-    def __init__(self, counts: list[float], span_s: float = SPAN_S, slice_s: float = SLICE_S) -> None:
+    def __init__(self, counts: list[float]) -> None:
         self.counts = counts
         self.due = NEVER
         """Time at which the next copy is due."""
-        self._span_s = span_s
-        self._slice_s = slice_s
         self._copies: deque[tuple[float, list[float]]] = deque([(NEVER, [0] * len(counts))])
 
     def roll(self, now: float) -> None:
@@ -40,13 +38,13 @@ class Sliding:
         if self.due > NEVER:
             # Nothing was added since `due`, so the current counts equal those at `due`.
             self._copies.append((self.due, self.counts.copy()))
-        self.due = now + self._slice_s
-        while len(self._copies) > 1 and self._copies[1][0] <= now - self._span_s:
+        self.due = now + SLICE_S
+        while len(self._copies) > 1 and self._copies[1][0] <= now - SPAN_S:
             self._copies.popleft()
 
     def read(self, now: float) -> list[float]:
         """The increase of the counts in the window up to `now`, which must not be before the last `roll`."""
-        start = now - self._span_s
+        start = now - SPAN_S
         if start >= self.due > NEVER:
             return [0] * len(self.counts)
         base = next((copy for at, copy in reversed(self._copies) if at <= start), self._copies[0][1])
@@ -57,28 +55,19 @@ EDGES: Final = log_edges(MIN_S, MAX_S, RELATIVE_ERROR)
 
 
 class Quantiles:
-    """Quantiles of durations over a sliding window, to within `RELATIVE_ERROR` from 0.1 ms to an hour."""
+    """Durations over a sliding window: their quantiles are right to within `RELATIVE_ERROR`, from 0.1 ms to an hour."""
 
     __slots__ = ("_sliding", "histogram")
 
-    def __init__(self, edges: Sequence[float] = EDGES, span_s: float = SPAN_S, slice_s: float = SLICE_S) -> None:
+    def __init__(self, edges: Sequence[float] = EDGES) -> None:
         self.histogram = LogHistogram(edges)
-        self._sliding = Sliding(self.histogram.counts, span_s, slice_s)
-
-    def add(self, value_s: float, now: float) -> None:
-        """Count one duration at `now` (monotonic seconds, never decreasing)."""
-        if now >= self._sliding.due:
-            self._sliding.roll(now)
-        self.histogram.add(value_s)
+        """Takes the durations, after `roll`."""
+        self._sliding = Sliding(self.histogram.counts)
 
     def roll(self, now: float) -> None:
-        """Advance the window to `now`. Needed only if values are added to `histogram` directly."""
+        """Advance the window to `now`."""
         self._sliding.roll(now)
 
     def read(self, now: float) -> list[float]:
         """Bucket counts in the window up to `now`."""
         return self._sliding.read(now)
-
-    def quantile(self, q: float, now: float) -> float | None:
-        """The quantile `q` (0-1) in the window up to `now`; None if it has no values."""
-        return quantile(self.histogram.edges, self.read(now), q)

@@ -86,7 +86,7 @@ _LATENCIES: dict[str, Callable[[TierResult], Latency]] = {
 }
 
 
-def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int = 1) -> Interval:
+def bootstrap(statistic: Callable[[Sequence[int]], float], n: int) -> Interval:
     """The bootstrap interval of a statistic over `n` seeds. `statistic`: computes it from the indexes of the drawn
     seeds. Raises ValueError without seeds.
     """
@@ -95,7 +95,7 @@ def bootstrap(statistic: Callable[[Sequence[int]], float], n: int, *, seed: int 
     value = statistic(range(n))
     if n < 2:
         return Interval(value, None, None, n)
-    draw = Random(seed)
+    draw = Random(1)
     drawn = sorted(statistic(draw.choices(range(n), k=n)) for _ in range(RESAMPLES))
     tail = (1.0 - LEVEL) / 2.0
     return Interval(value, drawn[int(tail * RESAMPLES)], drawn[math.ceil((1.0 - tail) * RESAMPLES) - 1], n)

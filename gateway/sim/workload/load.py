@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -33,7 +32,6 @@ def load_workload(
     rate_per_s: float | None = None,
     duration_s: float | None = None,
     mix: Mix | None = None,
-    environment: Mapping[str, str] = os.environ,
 ) -> Synthetic | Trace:
     """The workload named by `source`, with another mean rate or duration if given.
 
@@ -42,10 +40,10 @@ def load_workload(
     """
     name, known = str(source), shipped()
     if name in known:
-        return _changed(load_text(known[name], f"{name}.yaml", environment), rate_per_s, duration_s)
+        return _changed(load_text(known[name], f"{name}.yaml"), rate_per_s, duration_s)
     path = Path(source)
     if path.suffix in SPECS:
-        return _changed(load_text(text_of(path), name, environment), rate_per_s, duration_s)
+        return _changed(load_text(text_of(path), name), rate_per_s, duration_s)
     if is_line(name):
         return _changed(_of_line(name, mix or Mix()), rate_per_s, duration_s)
     if not path.exists():
@@ -55,9 +53,9 @@ def load_workload(
     return trace if rate_per_s is None else trace.at_rate(rate_per_s)
 
 
-def load_text(text: str, file: str, environment: Mapping[str, str] = os.environ) -> Synthetic:
+def load_text(text: str, file: str) -> Synthetic:
     """The traffic of a workload file's text. Raises PolicyErrors with all errors."""
-    return checked(read_text(text, file, environment), WorkloadFile).workload()
+    return checked(read_text(text, file, os.environ), WorkloadFile).workload()
 
 
 def _of_line(line: str, mix: Mix) -> Synthetic:

@@ -68,7 +68,7 @@ def mix_for(mix: str | None, policy: Policy | None, model: str | None) -> Mix:
     return Mix(model=asked) if policy is None else Mix(((policy.default_tier, 1.0),), model=asked)
 
 
-def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
+def mix_of(text: str, model: str = "default") -> Mix:
     """Read a mix such as `premium=20%,free=80%`. Raises ValueError that says what would be right."""
     parts: list[tuple[str, float]] = []
     for piece in text.split(","):
@@ -89,7 +89,7 @@ def mix_of(text: str, model: str = "default", tenants: int = 1) -> Mix:
     total = sum(share for _, share in parts)
     if abs(total - 1.0) > ROUNDED:
         raise ValueError(f"--mix {text}: the shares add up to {100 * total:.6g}%: make it 100%")
-    return Mix(tuple(parts), tenants, model)
+    return Mix(tuple(parts), model=model)
 
 
 @dataclass(slots=True)
