@@ -75,9 +75,7 @@ class Controller(Inspector):
         if request.body_hash is not None and self.state.quarantine.refuses(request.body_hash, now):
             self.lifecycle.refuse(state, Outcome.INVALID, Reason.QUARANTINED)
             return commands
-        offer = self.scheduler.place(state)
-        if offer is not None and self.scheduler.reserve(state, offer):
-            self.scheduler.enter(state, offer)
+        self.scheduler.enter_anywhere(state)
         return commands
 
     def adopt(self, request: Request, running: Sequence[RunningAttempt], now: float) -> list[Command]:
@@ -197,7 +195,7 @@ class Controller(Inspector):
         state = self._requests.get(request_id)
         if state is not None:
             left = state.pool if state.waiting else None
-            self.lifecycle.leave(state, why)
+            self.lifecycle.end(state, Outcome.ABANDONED, why)
             if left is not None:
                 self.scheduler.serve_behind(state, left)
         return commands

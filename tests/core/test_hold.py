@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core.policy import Policy, Retry
+from gateway.core.policy import Model, Policy, Retry
 from gateway.core.pool_spec import Hold, Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
+from gateway.core.sample import Sample
 from gateway.core.snapshot import ReplicaState
+from tests.footprint import footprint
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
-from .playbook import Story, commit, dispatch, ended, play, refuse
+from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
 
 HOLD = Hold(time_s=60.0, limit=3, bytes=3500)
 TIERS = (tier("urgent", 0), tier("std", 1))
@@ -140,3 +142,38 @@ def test_request_that_was_on_hold_takes_back_no_turn_of_the_queue_when_its_repli
     story.expect(commit("a"), ended(Outcome.INVALID, of="a"))
     (found,) = story.controller.state.fleet
     assert found.queue.of_tier(once.tiers["std"]).turns.per_s(story.now) is None
+
+
+def test_requests_on_hold_in_one_pool_get_each_slot_that_another_pool_of_their_model_frees() -> None:
+    def both(*replicas: str) -> Policy:
+        return policy(pool("p", hold=HOLD), pool("q", *replicas), tier("std"))
+
+    story = play(both()).arrives("a").arrives("b").expect()
+    story.configured(both("r1")).expect(dispatch("r1", of="a"))
+    story.sent("a").first_token("a").finishes("a")
+    story.expect(commit("a"), ended(Outcome.OK, "a"), dispatch("r1", of="b"))
+
+
+def test_request_whose_replica_stays_away_lets_requests_for_other_models_pass() -> None:
+    models = Model("x", ("p",)), Model("y", ("p",))
+    story = play(policy(pool("p", "rx", "ry", hold=HOLD), tier("std"), models=models))
+    story.observes("rx", Sample(models=("x",))).observes("ry", Sample(models=("y",))).fails("rx").fails("ry")
+    story.arrives("a", model="x").arrives("b", model="y").arrives("c", model="x").expect()
+    story.recovers("ry").expect(dispatch("ry", of="b"))
+    story.recovers("rx").expect(dispatch("rx", of="a"))
+    assert story.pool("p").on_hold == 1
+
+
+def test_request_that_has_run_for_longer_than_the_hold_fails_with_its_replica() -> None:
+    story = play(rules("r1")).arrives("a", stream=False).expect(dispatch("r1"))
+    story.sent("a").at(100.0).fails("r1").expect(cancel("a"))
+    story.cancelled("a").expect(refuse(Reason.UPSTREAM_UNREACHABLE), ended(Outcome.ERROR, queue_s=0.0))
+
+
+def test_requests_that_left_while_on_hold_take_no_memory() -> None:
+    story = empty().arrives("waits")
+    (found,) = story.controller.state.fleet
+    before = footprint(found.held)
+    for number in range(1000):
+        story.arrives(f"a{number}").leaves(f"a{number}")
+    assert footprint(found.held) < 2 * before

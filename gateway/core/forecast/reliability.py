@@ -18,7 +18,7 @@ def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliab
     n = len(pairs)
     if not n:
         return Reliability(0, 0.0, 0.0, 0.0, 0.0, ())
-    ordered = sorted(pairs, key=_probability)
+    ordered = sorted(pairs, key=lambda pair: pair[0])
     rows = []
     ece = 0.0
     for b in range(bins):
@@ -32,10 +32,6 @@ def reliability(pairs: Sequence[tuple[float, bool]], bins: int = BINS) -> Reliab
     brier = sum((p - y) ** 2 for p, y in pairs) / n
     reference = base * (1.0 - base)
     return Reliability(n, base, ece, brier, 1.0 - brier / reference if reference else 0.0, tuple(rows))
-
-
-def _probability(pair: tuple[float, bool]) -> float:
-    return pair[0]
 
 
 class Scores:

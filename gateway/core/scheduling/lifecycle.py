@@ -122,12 +122,8 @@ class Lifecycle:
         detail = kept_at(request, replica) if replica.pool.is_pinned(request) and not replica.keeps_state else ""
         self.refuse(attempt.state, Outcome.ERROR, FAILURES[end], wait_s, detail)
 
-    def leave(self, state: RequestState, why: Reason) -> None:
-        """End a request in any state, because its client has left or stopped reading. Nothing is sent to the client."""
-        self.end(state, Outcome.ABANDONED, why)
-
     def end(self, state: RequestState, outcome: Outcome, why: Reason) -> None:
-        """End a request in any state: its attempts are cancelled first."""
+        """End a request in any state: its attempts are cancelled. A client that has left is sent nothing."""
         if state.outcome is not None:
             return
         now = self._call.now
@@ -213,6 +209,7 @@ class Lifecycle:
         if state.held_by is not None:
             state.held_by.held.remove(state)
             state.held_by = None
+            self._state.on_hold -= 1
         if state.waiting:
             assert state.pool is not None
             state.waiting = False

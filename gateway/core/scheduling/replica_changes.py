@@ -45,7 +45,7 @@ class ReplicaChanges:
         self._admission.price(replica, now)
         pool.tune(replica, self._admission.prefill_limit(pool), now)
         pool.asked.keep(pool.by_tier, self._forecaster.costs(pool).stay_s, pool.ends.per_s(now), now)
-        if pool.queue or pool.held:
+        if pool.queue or self._state.on_hold:
             self._scheduler.pump(pool)
         if sample.healthy is False and replica.health.state is ReplicaState.DOWN:
             self._life.cancel_unanswered(replica)
@@ -85,9 +85,7 @@ class ReplicaChanges:
         if not state.waiting or self._life.has_expired(state):
             return  # an earlier call may have moved a request into a full queue and displaced this one
         self._life.unqueue(state)
-        other = self._scheduler.place(state)
-        if other is not None:
-            self._scheduler.enter(state, other)
+        self._scheduler.enter_anywhere(state)
 
     def replace_waiting(self, gone: list[Pool]) -> None:
         """Move the queued requests of removed pools to other pools of their models.
@@ -106,10 +104,7 @@ class ReplicaChanges:
             self._place_again(state)
         for state in [self._state.requests[held.request.id] for pool in gone for held in pool.held.all()]:
             self._life.unqueue(state)
-            other = self._scheduler.place(state)
-            # One that was sent before is charged to its tenant already.
-            if other is not None and (state.use is not None or self._scheduler.reserve(state, other)):
-                self._scheduler.enter(state, other)
+            self._scheduler.enter_anywhere(state)
 
     def told(self, source: str, load: GatewayLoad) -> None:
         """Take the load of another gateway. Queued requests are sent where it has left room."""
@@ -122,7 +117,7 @@ class ReplicaChanges:
     def _shared(self, pools: list[Pool]) -> None:
         self._timers.set(OTHERS, self._state.others.next_at())
         for pool in pools:
-            if pool.queue:
+            if pool.queue or self._state.on_hold:
                 self._scheduler.pump(pool)
 
     def check(self) -> None:

@@ -9,6 +9,7 @@ from gateway.core.commands import Cancel
 from gateway.core.decision import Decision, Verdict
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer
+from gateway.core.queueing.held import Kind
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason, RunningAttempt
 from gateway.core.scheduling.attempts import AttemptLifecycle
@@ -41,6 +42,13 @@ class Scheduler:
 
     # ---- a new request
 
+    def enter_anywhere(self, state: RequestState) -> None:
+        """Find a pool for a request, and enter it there. It may be put on hold or refused instead."""
+        offer = self.place(state)
+        # One that was sent before is charged to its tenant already.
+        if offer is not None and (state.use is not None or self.reserve(state, offer)):
+            self.enter(state, offer)
+
     def place(self, state: RequestState) -> Offer | None:
         """Find the pool that will serve the request; None if there is none. The request is on hold or refused then."""
         found = self._places.find(state.request, self._call.now)
@@ -66,8 +74,10 @@ class Scheduler:
             hold = None if pool is None else pool.spec.hold
             if pool is None or hold is None or not spec.takes(state.prompt_tokens, request.batch):
                 continue
-            if len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes:
-                pool.held.add(state)
+            has_room = len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes
+            if has_room and self._call.now < request.body_at + hold.time_s:
+                pool.held.add(state, pool.is_pinned(request))
+                self._state.on_hold += 1
                 state.held_by, state.decision = pool, None
                 self._life.arm(state)
                 return True
@@ -234,7 +244,7 @@ class Scheduler:
 
     def offer(self, pool: Pool, saturated: bool) -> None:
         """Offer new room in `pool` to its queue. `saturated`: whether the pool had no room before this call."""
-        if pool.queue or pool.held:
+        if pool.queue or self._state.on_hold:
             self.pump(pool)
         elif not saturated or not pool.saturated:
             pool.drain.opened(saturated, self._call.now)
@@ -249,11 +259,10 @@ class Scheduler:
     def pump(self, pool: Pool) -> None:
         """Give free slots to queued requests.
 
-        A tier that must leave reserved slots free does not block other tiers. Requests on hold go first: they came
-        earlier.
+        Requests on hold in any pool came earlier, and go first. A tier that leaves reserved slots free blocks no other.
         """
-        if pool.held:
-            self._grant(pool)
+        for each in self._state.fleet if self._state.on_hold else ():
+            self._grant(each)
         served = True
         while served:
             served = False
@@ -268,19 +277,23 @@ class Scheduler:
 
     def _grant(self, pool: Pool) -> None:
         """Send requests on hold to replicas that have room for them, the most urgent first."""
-        while (first := pool.held.first()) is not None:
-            state, now = self._requests[first.request.id], self._call.now
+        waiting: set[Kind] = set()
+        while (first := pool.held.first(waiting)) is not None:
+            kind, held = first
+            state, now = self._requests[held.request.id], self._call.now
             if self._life.has_expired(state):
                 continue
             offer = self._places.find(state.request, now)
             if isinstance(offer, Unplaceable):
-                if offer.outcome is not Outcome.INVALID:
-                    return
-                self._life.refuse(state, offer.outcome, offer.why, None, offer.detail)
+                if offer.outcome is Outcome.INVALID:
+                    self._life.refuse(state, offer.outcome, offer.why, None, offer.detail)
+                else:
+                    waiting.add(kind)
                 continue
             replica = offer.pool.pick(offer.request, offer.needs_tokens, self._random.random())
             if replica is None:
-                return
+                waiting.add(kind)
+                continue
             self._life.unqueue(state)
             state.ask(offer)
             if self._life.has_expired(state):  # by the timeouts of this pool

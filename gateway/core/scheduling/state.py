@@ -42,6 +42,7 @@ class State:
         """Requests under way, by id."""
         self.attempts: dict[int, Attempt] = {}
         """Attempts that hold a slot, by id."""
+        self.on_hold = 0  # requests, in all pools
         self.timers = Timers()
         self.due: deque[int] = deque()
         """Ids of requests whose timers have fired and are still to be handled. Empty between calls, unless a call

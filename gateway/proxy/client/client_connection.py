@@ -321,7 +321,7 @@ class ClientConnection(AnsweringConnection):
             self.close()
 
     def _leave(self, why: Reason) -> None:
-        """End the request under way, if any, because the client has left. `Lifecycle.leave` in the core cancels its
+        """End the request under way, if any, because the client has left. `Lifecycle.end` in the core cancels its
         attempts.
         """
         exchange, self._exchange = self._exchange, None

@@ -197,11 +197,6 @@ class ReplicaHealth:
         """Keep requests away until the first check passes, however long that takes."""
         self.state, self._down_at, self.why = _DOWN, math.inf, UNCHECKED
 
-    @property
-    def awaits_check(self) -> bool:
-        """Whether no check has passed since `await_check`."""
-        return self._down_at == math.inf
-
     def cooled(self, health: Health, now: float) -> None:
         """Try a replica again that has been down for `open_s`."""
         if self.state is _DOWN and now >= self._down_at + health.open_s:
@@ -217,7 +212,7 @@ class ReplicaHealth:
         if new is before:
             return False
         self.state = new
-        if self.awaits_check:
+        if self._down_at == math.inf:  # no check has passed since `await_check`
             self._down_at = now
         if new is _DOWN:
             self._down_at = now

@@ -45,7 +45,7 @@ def judge_latency(
             one.score.strikes = one.score.strikes + 1 if is_slow else 0
             if are_enough(one.score.strikes, kind, own):
                 slow.append(one)
-    slow.sort(key=_excess, reverse=True)
+    slow.sort(key=lambda one: one.score.excess, reverse=True)
     for one in slow[: max(0, places(replicas, ejection))]:
         one.replica.health.put_out(kind, f"{one.why(one.score.excess)} (z {one.score.z:.1f})", ejection, now)
     return back
@@ -123,7 +123,3 @@ class _Found:
         """The reason of an ejection, in words. `excess`: log-ratio to the pool."""
         what = "time to first token" if self.kind is EjectionReason.SLOW_TTFT else "time between tokens"
         return f"{what} {math.exp(excess):.1f} times that of its pool"
-
-
-def _excess(found: _Found) -> float:
-    return found.score.excess
