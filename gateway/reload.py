@@ -37,7 +37,7 @@ from gateway.settings import Settings
 log = logging.getLogger("tailgate")
 
 FIRST_S: Final = 5.0
-"""Longest wait at the start for the sources of replicas. A resolver of the system gives up one server after 5 s."""
+"""Longest wait at the start for found replicas. A resolver of the system gives up one server after 5 s."""
 KEPT_POLICIES = 10
 MAX_LOGGED = 50
 """At most so many changes of a policy are logged, so that a new fleet does not flood the log."""
@@ -185,9 +185,13 @@ class PolicyReloads:
             log.error("policy not reloaded, the last good one stays in force: %s", line)
 
     async def begin(self) -> None:
-        """Wait for the first answer of each source of replicas, but no longer than `FIRST_S`."""
+        """Wait for the first answer of each source of replicas, and for the first health check of each replica that
+        was found, but no longer than `FIRST_S`.
+        """
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._users.finder.begun(), FIRST_S)
+            async with asyncio.timeout(FIRST_S):
+                await self._users.finder.begun()
+                await self._users.fleet.checked()
 
     async def run(self) -> None:
         """Watch the policy file, the files that it names, and the sources of replicas, until cancelled."""

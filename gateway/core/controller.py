@@ -85,9 +85,7 @@ class Controller(Inspector):
         commands = self._call.begin(now)
         state = RequestState(request)
         self._requests[request.id] = state
-        offer = self.scheduler.place(state)
-        if offer is not None:
-            self.scheduler.adopt(state, offer, running)
+        self.scheduler.adopt(state, running)
         return commands
 
     def number_from(self, attempt_id: int, now: float) -> list[Command]:

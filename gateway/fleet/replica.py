@@ -43,6 +43,8 @@ class ReplicaWatch:
         self._tools = tools
         self._is_cold = is_cold
         self._healthy: bool | None = None
+        self.checked = asyncio.Event()
+        """Set after the first health check."""
         self._models_due = asyncio.Event()
         self._ranks_told: int | None = None
         """Number of data-parallel ranks on the last metrics page; None if unknown."""
@@ -185,6 +187,7 @@ class ReplicaWatch:
     def _judge(self, healthy: bool, asked_at: float, late: bool, proof: Proof = Proof.NONE, error: str = "") -> None:
         """Report the result of a health check. After the first check, and after every recovery, the models are read."""
         before, self._healthy = self._healthy, healthy
+        self.checked.set()
         self._is_cold = self._is_cold and not healthy
         if before is None or (healthy and not before):
             self._models_due.set()

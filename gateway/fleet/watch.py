@@ -115,6 +115,12 @@ class FleetWatcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def checked(self) -> None:
+        """Wait for the first health check of each found replica."""
+        for running in list(self._running.values()):
+            if running.watch.target.replicas[0].is_found:
+                await running.watch.checked.wait()
+
     # ---- for connections to replicas
 
     def lost(self, server: str) -> None:

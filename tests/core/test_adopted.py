@@ -11,9 +11,11 @@ import pytest
 from gateway.core.commands import Cancel, Commit, Dispatch, Ended, Refuse
 from gateway.core.controller import Controller
 from gateway.core.policy import Limits
+from gateway.core.pool_spec import Hold
 from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason, RunningAttempt
 
 from .made import a_request, policy, pool, tier
+from .test_hold import HOLD, found
 
 RULES = policy(pool("p", "r1", "r2", slots=1), tier("std", limits=Limits(60.0, 10_000.0, 2)))
 COMPLETE = AttemptResult(AttemptOutcome.COMPLETE, 10, 5, 5)
@@ -103,4 +105,17 @@ def test_attempt_at_a_replica_that_the_policy_no_longer_has_is_closed(committed:
     else:
         assert [type(command) for command in rest] == [Dispatch]
         assert controller.finish(1001, COMPLETE, 2.0)
+    assert controller.holdings().is_empty
+
+
+@pytest.mark.parametrize("hold", [None, HOLD])
+def test_answer_at_a_replica_that_the_next_controller_has_not_checked_yet_goes_on(hold: Hold | None) -> None:
+    controller = Controller(found(hold=hold), Random(1))
+    controller.number_from(1000, 9.0)
+    controller.configure(found("r1", hold=hold), 9.0)
+    request = a_request(1, controller.policy, 0.5)
+    assert controller.adopt(request, [running(7, first_at=2.0, committed=True)], 10.0) == []
+    (ended,) = controller.finish(7, COMPLETE, 12.0)
+    assert isinstance(ended, Ended)
+    assert ended.record.outcome is Outcome.OK
     assert controller.holdings().is_empty

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,11 +22,11 @@ from gateway.policy import load
 from gateway.settings import Settings
 from tests.fleet.zone import Zone, served
 
-from .capture import Call, Capture, never
+from .capture import Call, Capture, never, whole
 from .conftest import Connect
 from .policies import rules
 from .raw import MODEL, Client, chat
-from .test_several_processes import seen, two_relays
+from .test_several_processes import begins, begun, deciders_of, ends, go_on, seen, two_relays
 from .waiting import until
 
 OFTEN = "health: {interval: 20ms, scrape_interval: 1s, slow_start: none}"
@@ -47,8 +49,6 @@ async def serving(folder: Path, discover: str = "{file: replicas.json}", more: s
     path = folder / "policy.yaml"
     path.write_text(rules(pool=f"discover: {discover}, {OFTEN}{more}"))
     async with Gateway(TLS, load(path), path) as gw:
-        if gw.handler.policy.pools["main"].replicas:
-            await until(gw.controller.alive)  # the first health check has passed
         yield gw
 
 
@@ -322,3 +322,36 @@ async def test_found_replicas_are_followed_by_every_relay(
             assert (await client.ask(chat())).status == 200
         assert not one.calls
         assert len(two.calls) == 12
+
+
+async def test_gateway_begins_once_found_replicas_have_passed_their_first_checks(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    def slowly(call: Call) -> None:
+        asyncio.get_running_loop().call_later(0.2, call.send, whole())
+
+    one = captures[0]
+    one.answer = slowly
+    publish(tmp_path, targets(one))
+    path = tmp_path / "policy.yaml"
+    path.write_text(rules(pool="discover: {file: replicas.json}, health: {warmup: 1}"))
+    async with Gateway(TLS, load(path), path) as gw:
+        assert gw.controller.alive()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+async def test_decider_that_is_killed_cuts_no_stream_of_a_found_replica_whose_checks_are_late(
+    tmp_path: Path, captures: list[Capture], connect: Connect
+) -> None:
+    one = captures[0]
+    one.answer = begins
+    publish(tmp_path, targets(one))
+    policy = rules(pool=f"discover: {{file: {tmp_path}/replicas.json}}, {OFTEN}")
+    async with two_relays(tmp_path, policy) as served:
+        clients = await begun(connect, served.url, 4)
+        one.is_late = True
+        os.kill(deciders_of(served)[0], signal.SIGKILL)
+        await seen(served, lambda state: sum(relay["requests"] for relay in state["relays"]) == 4)
+        go_on(one)
+        assert all([await ends(client) for client in clients])

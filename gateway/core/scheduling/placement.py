@@ -34,8 +34,8 @@ class Placement:
         self._fleet = fleet
         self._prompts = prompts
 
-    def find(self, request: Request, now: float) -> Offer | Unplaceable:
-        """The offer of a request to the pool that will serve it."""
+    def find(self, request: Request, now: float, at: Pool | None = None) -> Offer | Unplaceable:
+        """The offer of a request to the pool that will serve it. `at`: the pool that serves it already."""
         batch, stored = request.batch, request.affinity.stored
         # An engine reads the prompts of a batch one by one, so the mean prompt length must fit, not the sum.
         if request.prompt_exact is not None:
@@ -47,8 +47,8 @@ class Placement:
         if stored is not None:
             low, high = low + stored.tokens, high + stored.tokens
             tokens = high
-        found = place(request, low, high, self._fleet, now)
-        if isinstance(found, Pool) or found.outcome is not Outcome.INVALID:
+        found = at or place(request, low, high, self._fleet, now)
+        if at is None and (isinstance(found, Pool) or found.outcome is not Outcome.INVALID):
             found = self._beyond_context(request, low, high) or found
         if not isinstance(found, Pool):
             return replace(found, prompt_tokens=tokens)

@@ -111,7 +111,7 @@ class Scheduler:
         if not self.fall_back(state, may_wait=True):
             self._shed(state, offer.pool, decision.why, decision.detail)
 
-    def adopt(self, state: RequestState, offer: Offer, running: Sequence[RunningAttempt]) -> None:
+    def adopt(self, state: RequestState, running: Sequence[RunningAttempt]) -> None:
         """Take over a request whose attempts another controller opened. Those at replicas that are gone are closed."""
         fleet = self._state.fleet
         known = [(each, replica) for each in running if (replica := fleet.replica(each.replica)) is not None]
@@ -119,15 +119,16 @@ class Scheduler:
         self._call.commands.extend(Cancel(state.request.id, each.attempt) for each in lost)
         if any(each.committed for each in lost):
             self._life.refuse(state, Outcome.ERROR, Reason.UPSTREAM_ERROR)
-            return
-        if not known:
-            if self.reserve(state, offer):
-                self.enter(state, offer)
-            return
-        self._accounting.take(state, offer, self._call.now)
-        self._offered(state, offer)
-        for each, replica in known:
-            self._attempts.adopt(state, replica, each)
+        elif known:  # their replicas may be out of use
+            offer = self._places.find(state.request, self._call.now, known[0][1].pool)
+            assert isinstance(offer, Offer)
+            state.ask(offer)
+            self._accounting.take(state, offer, self._call.now)
+            self._offered(state, offer)
+            for each, replica in known:
+                self._attempts.adopt(state, replica, each)
+        else:
+            self.enter_anywhere(state)
 
     def _offered(self, state: RequestState, offer: Offer) -> None:
         """Count the request in the demand of the offer's pool, and of its tier and tenant there."""
