@@ -24,6 +24,7 @@ from gateway.listener import Listener
 from gateway.observe.metrics.lag import LoopLag
 from gateway.proxy.callers import callers_of
 from gateway.sweeper import Sweeper
+from gateway.tls import BadFile
 from gateway.workers.child import Ears, ProcessSetup, run
 from gateway.workers.control import Control, Say
 
@@ -104,9 +105,15 @@ class Relay:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
+            self._broke(error)
+
+    def _broke(self, error: BaseException) -> None:
+        if isinstance(error, BadFile):
+            self._control.say(Say.FAILED, f"1 {error}".encode())
+        else:
             log.critical("a part of this relay has stopped, a bug of the gateway: it ends", exc_info=error)
-            self.is_broken = True
-            self.over.set()
+        self.is_broken = True
+        self.over.set()
 
     def _tell(self, frame: Frame) -> None:
         self._driver.tell(frame)
@@ -129,8 +136,14 @@ class Relay:
             kind = cast(int, frame[0])
             if kind <= frames.ABORT:
                 self._driver.on_command(frame)
-            else:
+                continue
+            try:
                 self._on_news(kind, frame)
+            except Exception as error:  # noqa: BLE001 - else the loop would close the channel
+                if self._driver.channel is not None:
+                    self._driver.supervisor.caught(Callback.WATCH, error)
+                    continue
+                self._broke(error)  # without the policy of its decider it cannot serve; another relay may, later
 
     def _on_news(self, kind: int, frame: list[object]) -> None:
         if kind == frames.FACTS:
@@ -160,7 +173,8 @@ class Relay:
         api = self._api
         if api is None:
             api = self._begin(policy)
-        api.upstreams.configure(policy.pools.values())
+        else:
+            api.upstreams.configure(policy.pools.values())
         api.configure(policy, callers_of(policy))
         channel = self._channel
         if channel is not None and self._driver.channel is None:
@@ -168,7 +182,7 @@ class Relay:
 
     def _begin(self, policy: Policy) -> ApiSide:
         lists = RemoteLists(self._driver)
-        api = self._api = ApiSide(
+        api = ApiSide(
             self._settings,
             policy,
             self._driver,
@@ -178,6 +192,8 @@ class Relay:
             lists,
             lambda name: name in self._unfit,
         )
+        api.upstreams.configure(policy.pools.values())  # may raise `BadFile`: then the relay never becomes ready
+        self._api = api
         api.services.responses.on_kept = lambda row: self._tell((frames.STORED, row))
         self._listener = api.listener()
         self._sweeper = Sweeper(

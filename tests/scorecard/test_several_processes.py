@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from gateway.observe.journal.replay import in_order, replay
+from tests.certificates import Authority
 
 from .capture import DONE, LAST_CHUNK, STREAM_HEAD, USAGE, Answer, Call, Capture, token
 from .conftest import Connect
@@ -191,6 +192,22 @@ async def test_decider_that_is_killed_cuts_no_stream_and_its_successor_counts_ri
         assert all([await ends(client) for client in (*clients, more[0])])
         state = await seen(served, lambda state: not in_flight(state))
         assert not any(tenant["in_flight"] for tenant in state["tenants"])
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+async def test_relay_is_replaced_once_the_files_that_the_policy_names_can_be_read_again(tmp_path: Path) -> None:
+    certificate, _ = Authority(tmp_path).issue("gateway")
+    key = tmp_path / "gateway.key"
+    policy = rules("https://127.0.0.1:1", pool=f"tls: {{cert_file: {certificate}, key_file: {key}}}")
+    async with two_relays(tmp_path, policy) as served:
+        state = await seen(served, lambda state: sum(relay["pid"] > 0 for relay in state["relays"]) == 2)
+        good = key.read_bytes()
+        key.write_text("no key")
+        os.kill(state["relays"][0]["pid"], signal.SIGKILL)
+        await until(lambda: b"the next relay cannot begin" in served.written)
+        key.write_bytes(good)
+        await seen(served, lambda state: sum(relay["pid"] > 0 for relay in state["relays"]) == 2)
 
 
 def deciders_of(served: Serving) -> list[int]:

@@ -305,16 +305,18 @@ class Upstreams:
 
     def configure(self, pools: Iterable[PoolSpec]) -> None:
         """Apply a policy. The connections of a removed replica are closed when its last call ends."""
-        old, self._by_name = self._by_name, {}
+        old = dict(self._by_name)
+        found: dict[str, ReplicaConnections] = {}
         for pool in pools:
             for spec in pool.replicas:
                 known = old.get(spec.name)
                 if known is not None and known.spec == spec and known.pool.access == pool.access:
                     known.move(pool)
-                    self._by_name[spec.name] = old.pop(spec.name)
+                    found[spec.name] = old.pop(spec.name)
                 else:
-                    self._by_name[spec.name] = ReplicaConnections(spec, pool, self._oddities, self._clock, self._lists)
-        self._leaving.extend(old.values())
+                    found[spec.name] = ReplicaConnections(spec, pool, self._oddities, self._clock, self._lists)
+        self._by_name = found
+        self._leaving += old.values()
         self.sweep(self._clock())
 
     def get(self, name: str) -> ReplicaConnections | None:
@@ -322,9 +324,7 @@ class Upstreams:
         return self._by_name.get(name)
 
     def sweep(self, now: float) -> None:
-        """Close connections that have been idle for too long, and connections of removed replicas. Called about once a
-        second.
-        """
+        """Close idle connections, and those of removed replicas, in time. Called about once a second."""
         for upstream in self._every():
             upstream.sweep(now)
         for upstream in [u for u in self._leaving if not u.calls]:
