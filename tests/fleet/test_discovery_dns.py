@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -66,6 +67,24 @@ def test_each_target_of_srv_records_is_a_replica_at_its_port(zone: tuple[Zone, s
     assert records.asked == (1 if has_additional else 5)
 
 
+def test_target_without_addresses_takes_none_from_the_others_and_the_shortest_ttl_counts(
+    zone: tuple[Zone, str],
+) -> None:
+    records, server = zone
+    name = "_http._tcp.vllm.example."
+    records.records = {
+        (name, "SRV"): [SRV(0, 1, 8001, "gone.example."), SRV(0, 1, 8002, "b.example.")],
+        ("b.example.", "A"): [A("10.0.0.2")],
+    }
+    records.ttls = {name: 86400}
+    records.ttl = 7
+    answer = follower(DnsSource(name, record=DnsRecord.SRV, server=server))[0].ask()
+    assert answer == Answer(frozenset({("10.0.0.2", 8002)}), 0.0, is_whole=False)
+    del records.records[name, "SRV"][0]
+    answer = follower(DnsSource(name, record=DnsRecord.SRV, server=server))[0].ask()
+    assert answer == Answer(frozenset({("10.0.0.2", 8002)}), 7.0)
+
+
 def test_name_that_does_not_exist_has_no_addresses(zone: tuple[Zone, str]) -> None:
     _, server = zone
     assert follower(DnsSource("nobody.example", 1, server=server))[0].ask().addresses == frozenset()
@@ -120,6 +139,15 @@ async def test_slow_server_is_reported_and_its_late_answer_counts(
         assert not told
         records.awake.set()
         await until(lambda: bool(told))
+
+
+async def test_question_that_hangs_keeps_nothing_that_the_end_of_the_process_waits_for(zone: tuple[Zone, str]) -> None:
+    records, server = zone
+    records.awake.clear()
+    before = set(threading.enumerate())
+    async with following(follower(DnsSource("vllm.example", 8000, server=server))[0]):
+        await until(lambda: bool(records.asked))
+        assert all(thread.daemon for thread in {*threading.enumerate()} - before)
 
 
 def test_answer_is_kept_for_its_ttl_if_that_is_longer_than_the_interval() -> None:

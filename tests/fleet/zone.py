@@ -17,6 +17,8 @@ class Zone(BaseResolver):
         self.records: dict[tuple[str, str], list[object]] = {}
         self.additional: list[RR] = []
         self.ttl = 0
+        self.ttls: dict[str, int] = {}
+        """By name: another TTL."""
         self.rcode: int | None = None
         self.awake = threading.Event()
         self.awake.set()
@@ -33,7 +35,7 @@ class Zone(BaseResolver):
         if all(known != name for known, _ in self.records):
             reply.header.rcode = RCODE.NXDOMAIN
         for data in self.records.get((name, kind), ()):
-            reply.add_answer(RR(name, getattr(QTYPE, kind), rdata=data, ttl=self.ttl))
+            reply.add_answer(RR(name, getattr(QTYPE, kind), rdata=data, ttl=self.ttls.get(name, self.ttl)))
         if kind == "SRV":
             for record in self.additional:
                 reply.add_ar(record)

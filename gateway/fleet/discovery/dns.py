@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Thread
 from typing import Final
 
 import dns.exception
 import dns.name
 import dns.rdatatype
 import dns.resolver
+import dns.rrset
 
 from gateway.core.pool_spec import Discovery, DnsRecord, DnsSource
 from gateway.fleet.discovery.source import Follower, Listing, SourceError, SourceTools, authority
@@ -31,6 +34,8 @@ class Answer:
 
     addresses: frozenset[tuple[str, int]]
     ttl_s: float = 0.0
+    is_whole: bool = True
+    """Whether each target of SRV records has addresses."""
 
 
 class DnsFollower(Follower):
@@ -43,29 +48,25 @@ class DnsFollower(Follower):
     def __init__(self, source: DnsSource, discovery: Discovery, tools: SourceTools) -> None:
         super().__init__(discovery, tools)
         self._source = source
-        # A resolver that hangs keeps a thread, so each name has one of its own.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"dns-{source.name}")
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                asked = loop.run_in_executor(self._thread, self.ask)
-                try:
-                    await asyncio.wait((asked,), timeout=REPORT_S)
-                    if not asked.done():
-                        self._tools.failed(f"{self._source.name}: no answer within {REPORT_S:g} s")
-                    answer = await asked
-                    # A name without addresses may be one that the server does not know yet or any more.
-                    urls = frozenset(self._url(authority(host, port)) for host, port in answer.addresses)
-                    self._tools.told(Listing(urls, is_certain=bool(urls)))
-                    pause_s = self.pause_s(answer)
-                except SourceError as error:
-                    self._tools.failed(str(error))
-                    pause_s = self._source.interval_s
-                await asyncio.sleep(pause_s)
-        finally:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        while True:
+            asked = _in_thread(self.ask)
+            try:
+                await asyncio.wait((asked,), timeout=REPORT_S)
+                if not asked.done():
+                    self._tools.failed(f"{self._source.name}: no answer within {REPORT_S:g} s")
+                answer = await asked
+                # A name without addresses may be one that the server does not know yet or any more.
+                urls = frozenset(self._url(authority(host, port)) for host, port in answer.addresses)
+                self._tools.told(Listing(urls, is_certain=bool(urls) and answer.is_whole))
+                pause_s = self.pause_s(answer)
+            except SourceError as error:
+                self._tools.failed(str(error))
+                pause_s = self._source.interval_s
+            finally:
+                asked.cancel()  # if this is cancelled, nobody hears an answer that comes later
+            await asyncio.sleep(pause_s)
 
     def pause_s(self, answer: Answer) -> float:
         """Seconds until the next question after an answer."""
@@ -78,7 +79,8 @@ class DnsFollower(Follower):
             if source.record is DnsRecord.SRV:
                 return self._services()
             if source.server:
-                return self._addresses(self._resolver(), source.name, source.port)
+                rrsets = _both_families(self._resolver(), source.name)
+                return Answer(frozenset((address, source.port) for address in _addresses(rrsets)), _ttl_s(rrsets))
         except dns.resolver.NXDOMAIN:
             return Answer(frozenset())
         except dns.exception.DNSException as error:
@@ -110,29 +112,45 @@ class DnsFollower(Follower):
         answer = resolver.resolve(self._source.name, dns.rdatatype.SRV, raise_on_no_answer=False)
         if answer.rrset is None:
             return Answer(frozenset())
-        told: dict[dns.name.Name, set[str]] = {}
+        told: dict[dns.name.Name, list[dns.rrset.RRset]] = {}
         for rrset in answer.response.additional:
             if rrset.rdtype in _FAMILIES:
-                told.setdefault(rrset.name, set()).update(record.address for record in rrset)
-        addresses: set[tuple[str, int]] = set()
+                told.setdefault(rrset.name, []).append(rrset)
+        found: set[tuple[str, int]] = set()
+        ttl_s, is_whole = float(answer.rrset.ttl), True
         for record in answer.rrset:
-            hosts = told.get(record.target)
-            if hosts is None:
-                addresses |= self._addresses(resolver, record.target, record.port).addresses
-            else:
-                addresses |= {(host, record.port) for host in hosts}
-        return Answer(frozenset(addresses), answer.rrset.ttl)
+            rrsets = told.get(record.target, [])
+            with suppress(dns.resolver.NXDOMAIN):
+                rrsets = rrsets or _both_families(resolver, record.target)
+            found |= {(address, record.port) for address in _addresses(rrsets)}
+            ttl_s, is_whole = min(ttl_s, _ttl_s(rrsets)), is_whole and bool(rrsets)
+        return Answer(frozenset(found), ttl_s, is_whole)
 
-    def _addresses(self, resolver: dns.resolver.Resolver, name: str | dns.name.Name, port: int) -> Answer:
-        """The addresses of both families. A family that fails fails all, since its addresses would else be missing."""
-        found = list(self._by_family(resolver, name))
-        return Answer(
-            frozenset((host, port) for hosts, _ in found for host in hosts), min((ttl for _, ttl in found), default=0.0)
-        )
 
-    @staticmethod
-    def _by_family(resolver: dns.resolver.Resolver, name: str | dns.name.Name) -> Iterator[tuple[list[str], float]]:
-        for family in _FAMILIES:
-            answer = resolver.resolve(name, family, raise_on_no_answer=False)
-            if answer.rrset is not None:
-                yield [record.address for record in answer.rrset], float(answer.rrset.ttl)
+def _both_families(resolver: dns.resolver.Resolver, name: str | dns.name.Name) -> list[dns.rrset.RRset]:
+    """A family that fails fails both, since its addresses would else be missing."""
+    answers = [resolver.resolve(name, family, raise_on_no_answer=False) for family in _FAMILIES]
+    return [answer.rrset for answer in answers if answer.rrset is not None]
+
+
+def _addresses(rrsets: list[dns.rrset.RRset]) -> list[str]:
+    return [record.address for rrset in rrsets for record in rrset]
+
+
+def _ttl_s(rrsets: list[dns.rrset.RRset]) -> float:
+    return min([float(rrset.ttl) for rrset in rrsets], default=0.0)
+
+
+def _in_thread(ask: Callable[[], Answer]) -> asyncio.Future[Answer]:
+    """Ask in a thread for which the end of the process does not wait, because a resolver may hang for long."""
+    answer: Future[Answer] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:  # noqa: BLE001 - raised where the answer is awaited
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return asyncio.wrap_future(answer)
