@@ -45,11 +45,14 @@ class Waker:
 
     def configure(self, policy: Policy) -> None:
         """Apply a policy."""
+        before = self._holds
         self._holds = {
             name: spec.hold
             for name, spec in policy.pools.items()
             if spec.hold is not None and (spec.hold.wake_url or spec.hold.wakes_sleeping)
         }
+        for pool in [pool for pool in self._next if self._holds.get(pool) != before.get(pool)]:
+            del self._next[pool]  # the new URL may be the right one
 
     async def run(self) -> None:
         """Watch until cancelled."""

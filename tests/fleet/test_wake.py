@@ -20,3 +20,10 @@ def test_url_is_called_at_once_and_then_with_pauses_that_double_while_requests_a
     assert waker.due(400.0) == []
     held.update(a=2)
     assert waker.due(401.0) == ["a"]
+
+
+def test_url_that_a_reload_has_changed_is_called_at_once() -> None:
+    waker = Waker(lambda: {"a": 1}, lambda _: (), lambda: 0.0)
+    for now, name in ((1.0, "wrong"), (2.0, "right"), (3.0, "right")):
+        waker.configure(policy(PoolSpec("a", (), hold=Hold(wake_url=f"http://{name}:1/wake"))))
+        assert waker.due(now) == (["a"] if now < 3.0 else [])
