@@ -34,6 +34,7 @@ from loadtests.first_request import NoAnswer, ask
 from loadtests.live.start import GATEWAY_LISTENS, REPLICA_LISTENS
 from loadtests.ports import ADMIN_PORT, HOST, MAX, POLICY, PORT, gateway_ports, taken
 from loadtests.terminal.screen import short
+from loadtests.terminal.written import FOLDER
 
 START_S = 60.0
 DRAIN_S = 5.0
@@ -258,7 +259,7 @@ def demo(
     if overload and find_spec("numpy") is None:
         out.print(Text(f"numpy is not installed, and --overload needs it: {EXTRA}", style="red"))
         raise typer.Exit(1)
-    folder = Path("loadtest-results") / f"overload-{datetime.now():%Y%m%d-%H%M%S}" if overload else None
+    folder = FOLDER / f"overload-{datetime.now():%Y%m%d-%H%M%S}" if overload else None
     with planned(port, admin_port, free_ports) as plan:
         status = asyncio.run(run(plan, out, folder))
     raise typer.Exit(status)

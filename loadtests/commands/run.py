@@ -40,9 +40,8 @@ from loadtests.report.judged import slo_of
 from loadtests.report.pictures import NAMES
 from loadtests.report.run_file import About, write_run
 from loadtests.report.trust import apart
-from loadtests.terminal.written import check_writable, writing
+from loadtests.terminal.written import FOLDER, check_writable, writing
 
-FOLDER = Path("loadtest-results")
 OF_PROMPTS = ("api", "stream", "sample", "shuffle", "history", "think")
 ENDS = signal.SIGINT, signal.SIGTERM
 OURS = ("report.json", "report.html", "run.json", "requests.npy", ANSWERS, *(f"{name}.svg" for name in NAMES))

@@ -21,9 +21,7 @@ from loadtests.scenarios.picture import grid
 from loadtests.scenarios.run import QUICK, STARTING, Played, play_scenario
 from loadtests.scenarios.told import as_page, how, notes, write, write_docs
 from loadtests.terminal.screen import screen
-from loadtests.terminal.written import make_folder
-
-FOLDER = Path("loadtest-results")
+from loadtests.terminal.written import FOLDER, make_folder
 
 
 def scenario_command(

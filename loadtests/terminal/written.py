@@ -12,6 +12,9 @@ import typer
 
 from gateway.cli.output import console
 
+FOLDER = Path("loadtest-results")
+"""Results go to a folder in it, unless an option names another."""
+
 
 @contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
