@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import cast
 
@@ -74,7 +75,7 @@ class Relay:
         self._told = -1, -1
         """Connections and requests, as the supervisor was told last."""
         self._channel: Channel | None = None
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.is_broken = False
         """Whether a part that must always run has stopped."""
         self.over = asyncio.Event()
@@ -96,12 +97,12 @@ class Relay:
         """The supervisor is gone: end soon."""
         self._start(self._drain())
 
-    def _start(self, work: object) -> None:
-        task = self._loop.create_task(work)  # type: ignore[arg-type, var-annotated]
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[object]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import chain, repeat
 from pathlib import Path
@@ -111,8 +112,8 @@ class WorkerSupervisor:
         else:
             log.info("all processes are being replaced already")
 
-    def _start(self, work: object) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = self._loop.create_task(work)  # type: ignore[arg-type]
+    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -9,14 +9,13 @@ import typer
 
 from gateway.cli.output import console, counted
 from gateway.cli.quantities import seconds
-from gateway.cli.running.live import Unanswered, ask_admin
+from gateway.cli.running.live import ADMIN, Admin, Unanswered, ask_admin
 
 POLL_S = 0.5
 
 Replica = Annotated[
     str, typer.Argument(metavar="REPLICA", help="Name of the replica, as in the policy and in metrics.")
 ]
-Admin = Annotated[str, typer.Option(metavar="URL", help="Admin port of the gateway.")]
 Token = Annotated[
     str,
     typer.Option(
@@ -25,7 +24,6 @@ Token = Annotated[
         help="The admin token. Better given as TAILGATE_ADMIN_TOKEN, which no shell history keeps.",
     ),
 ]
-ADMIN = "http://127.0.0.1:9090"
 
 
 def drain_command(

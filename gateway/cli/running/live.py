@@ -1,4 +1,4 @@
-"""`tailgate explain --live`: shows the decision that a running gateway would take on a request now, and its
+"""Asks a running gateway at its admin port; for `tailgate explain --live`, shows its decision on a request, with the
 forecast.
 """
 
@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -17,6 +18,8 @@ from gateway.core.admission.wording import probability
 from gateway.observe.requests.story import spoken
 from gateway.wire.http.lines import can_be_token
 
+Admin = Annotated[str, typer.Option(metavar="URL", help="Admin port of the gateway.")]
+ADMIN = "http://127.0.0.1:9090"
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 1 << 26
 NO_PAGE = "Not Found"

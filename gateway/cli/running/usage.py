@@ -14,8 +14,7 @@ import typer
 from rich.table import Table
 
 from gateway.cli.output import console, print_errors, print_json, refuse_unused
-from gateway.cli.running.drain import ADMIN, Admin
-from gateway.cli.running.live import Unanswered, ask_admin
+from gateway.cli.running.live import ADMIN, Admin, Unanswered, ask_admin
 from gateway.observe.usage.database import UsageError
 from gateway.observe.usage.report import focus_rows, question, report
 from gateway.policy import PolicyErrors, load

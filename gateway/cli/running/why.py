@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.output import console, print_json
-from gateway.cli.running.drain import ADMIN, Admin
-from gateway.cli.running.live import Unanswered, ask_admin
+from gateway.cli.running.live import ADMIN, Admin, Unanswered, ask_admin
 from gateway.observe.metrics.stages import PREFILL, STAGES
 from gateway.observe.requests.story import NAMES, spoken, story
 
