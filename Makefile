@@ -21,7 +21,7 @@ setup: compiled  ## Just .venv, with .venv/bin/tailgate
 
 # Nothing is compiled to bytecode at once: Python does that for what is used. What compiles tailgate comes first,
 # so that one core compiles while the other installs the rest.
-PIP := $(BIN)/pip install --progress-bar off --disable-pip-version-check --no-compile --no-deps
+PIP := $(BIN)/pip install --quiet --progress-bar off --disable-pip-version-check --no-compile --no-deps
 
 $(STAMP): requirements-build.lock requirements-sim.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tailgate needs Python >= 3.11; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -37,6 +37,7 @@ $(STAMP): requirements-build.lock requirements-sim.lock pyproject.toml
 dev: compiled $(DEV_STAMP)  ## What tests and lint need, too
 
 $(DEV_STAMP): $(STAMP) requirements-dev.lock
+	@echo "what tests and lint need"
 	@$(PIP) --require-hashes -r requirements-dev.lock
 	@touch $(DEV_STAMP)
 

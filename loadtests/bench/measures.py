@@ -52,6 +52,13 @@ def requests(bench: Bench, targets: Sequence[str]) -> Section:
         return in_rounds(bench, built.targets, section, once, cpu_us("requests"))
 
 
+def records(bench: Bench, targets: Sequence[str]) -> Section:
+    """CPU per request as in `requests`: without records, with them, and with what reads them."""
+    section = requests(bench, targets)
+    section.name = "records"
+    return section
+
+
 def chunks(bench: Bench, targets: Sequence[str]) -> Section:
     """CPU per streamed chunk: 200 streams of one chunk per 20 ms, with their beginnings and ends."""
 
@@ -210,8 +217,11 @@ MEASURES: dict[str, Measure] = {
     "requests": Measure(
         requests, ("tailgate", "tailgate+journal", "vllm-router", "nginx", "python-floor", "fastapi+httpx")
     ),
+    "records": Measure(
+        records, ("tailgate-records", "tailgate", "tailgate+usage", "tailgate+traces-1%", "tailgate+traces")
+    ),
     "latency": Measure(latency, ("tailgate", "vllm-router", "nginx")),
-    "chunks": Measure(chunks, ("tailgate", "vllm-router", "nginx", "python-floor")),
+    "chunks": Measure(chunks, ("tailgate", "tailgate+tls", "vllm-router", "nginx", "python-floor")),
     "requests-unpinned": Measure(requests_unpinned, ("tailgate", "tailgate-2", "vllm-router")),
     "chunks-unpinned": Measure(chunks_unpinned, ("tailgate", "tailgate-2", "vllm-router")),
     "decisions": Measure(decisions, (*FLEETS, "vllm-router")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from loadtests.bench import canned
 
@@ -27,13 +28,14 @@ def _keys() -> list[dict[str, str]]:
     ]
 
 
-def policy(ports: Sequence[int], interval_s: float) -> str:
+def policy(ports: Sequence[int], interval_s: float, certificate: Path | None = None) -> str:
     """A policy file (JSON is YAML) for replicas on `ports` that stream one token per `interval_s`.
 
     At this pace even a busy machine meets the objectives, although all streams begin at once. A predicted miss is
-    refused with 429.
+    refused with 429. `certificate`: of replicas that speak TLS.
     """
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    urls = [f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}" for port in ports]
+    tls = {} if certificate is None else {"tls": {"ca_file": str(certificate)}}
     ttft_s, tpot_s = max(60.0, 4 * interval_s), max(5.0, 4 * interval_s)
     tiers = {
         name: {
@@ -55,8 +57,8 @@ def policy(ports: Sequence[int], interval_s: float) -> str:
             "apiVersion": "tailgate/v1",
             "models": {canned.MODEL: {"pools": ["short", "long"], "aliases": ["default"]}},
             "pools": {
-                "short": {"engine": "vllm", "replicas": urls[:-1], "max_prompt_tokens": 16384, "slots": 4096},
-                "long": {"engine": "vllm", "replicas": urls[-1:], "max_prompt_tokens": 131072, "slots": 4096},
+                "short": {"engine": "vllm", "replicas": urls[:-1], "max_prompt_tokens": 16384, "slots": 4096, **tls},
+                "long": {"engine": "vllm", "replicas": urls[-1:], "max_prompt_tokens": 131072, "slots": 4096, **tls},
             },
             "tiers": tiers,
             "keys": _keys(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import cast
 
 from loadtests.bench.load import KINDS, Spec
@@ -21,8 +23,11 @@ REPLICAS = 4
 
 @contextmanager
 def serving(interval_s: float, cores: Cores, replicas: int = REPLICAS) -> Iterator[Upstream]:
-    """The cheap upstream in a process of its own; it ends when its stdin does."""
+    """The cheap upstream in a process of its own; it ends when its stdin does. With openssl it serves TLS, too."""
     options = ["--ports", str(replicas), "--interval", str(interval_s)]
+    certificate = _certificate()
+    if certificate is not None:
+        options += ["--certificate", str(certificate)]
     with on_cores(cores.load):
         process = subprocess.Popen(
             [sys.executable, "-m", "loadtests.bench.upstream", *options],
@@ -34,11 +39,26 @@ def serving(interval_s: float, cores: Cores, replicas: int = REPLICAS) -> Iterat
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield Upstream(tuple(json.loads(process.stdout.readline())), interval_s)
+        ports, *with_tls = json.loads(process.stdout.readline())
+        yield Upstream(tuple(ports), interval_s, tuple(*with_tls), certificate)
     finally:
         process.stdin.close()
         process.wait(10)
         process.stdout.close()
+
+
+def _certificate() -> Path | None:
+    """A file with a new certificate for 127.0.0.1 and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        return None
+    file = FOLDER / "run" / "upstream.pem"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    name = ["-subj", "/CN=bench", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = [openssl, "req", "-x509", *curve, "-days", "2", *name, "-out", str(file), "-keyout", str(file)]
+    subprocess.run(command, check=True, capture_output=True)
+    return file
 
 
 def load(spec: Spec, cores: frozenset[int] | None) -> Raw:

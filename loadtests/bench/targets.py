@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadtests.bench.answer import BadAnswer
@@ -24,10 +24,12 @@ STOP_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The replicas behind every target of a run."""
+    """The replicas behind every target of a run. `tls_ports`: of the same with TLS, by this certificate."""
 
     ports: tuple[int, ...]
     interval_s: float
+    tls_ports: tuple[int, ...] = ()
+    certificate: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,35 @@ def _serve(port: int, upstream: Upstream, folder: Path) -> list[str]:
     # The policy has a folder of its own: tailgate watches it, and nothing else may change there.
     (folder / "policy").mkdir(exist_ok=True)
     written = folder / "policy" / "policy.yaml"
-    written.write_text(policy(upstream.ports, upstream.interval_s))
+    certificate = upstream.certificate if upstream.ports == upstream.tls_ports else None
+    written.write_text(policy(upstream.ports, upstream.interval_s, certificate))
     return ["serve", "--policy", str(written), "--port", str(port), "--admin-port", str(free_port())]
 
 
 def _tailgate_journal(port: int, upstream: Upstream, folder: Path) -> list[str]:
-    said = subprocess.run([sys.executable, "-m", "gateway", "serve", "--help"], capture_output=True, text=True)
-    if "--journal" not in said.stdout:
-        raise Skipped("there is no journal yet")
     return [*_tailgate(port, upstream, folder), "--journal", str(folder / "journal")]
+
+
+def _tailgate_without_records(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    return [*_tailgate(port, upstream, folder), "--records", "0"]
+
+
+def _tailgate_usage(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    return [*_tailgate(port, upstream, folder), "--usage", str(folder / "usage.db")]
+
+
+def _tailgate_traces(share: float) -> Command:
+    def command(port: int, upstream: Upstream, folder: Path) -> list[str]:
+        collector = f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{upstream.ports[0]}"
+        return ["env", collector, *_tailgate(port, upstream, folder), "--traces", str(share)]
+
+    return command
+
+
+def _tailgate_tls(port: int, upstream: Upstream, folder: Path) -> list[str]:
+    if upstream.certificate is None:
+        raise Skipped("openssl is not installed")
+    return _tailgate(port, replace(upstream, ports=upstream.tls_ports), folder)
 
 
 def _vllm_router(port: int, upstream: Upstream, folder: Path) -> list[str]:
@@ -96,6 +118,11 @@ TARGETS: dict[str, Command] = {
     "tailgate": _tailgate,
     "tailgate-2": _tailgate_2,
     "tailgate+journal": _tailgate_journal,
+    "tailgate-records": _tailgate_without_records,
+    "tailgate+tls": _tailgate_tls,
+    "tailgate+usage": _tailgate_usage,
+    "tailgate+traces-1%": _tailgate_traces(0.01),
+    "tailgate+traces": _tailgate_traces(1.0),
     "vllm-router": _vllm_router,
     "nginx": _nginx,
     "python-floor": _floor,

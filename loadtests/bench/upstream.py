@@ -1,7 +1,7 @@
 """A replica that costs next to nothing: canned answers on several ports, with streams paced by one wheel.
 
-`python -m loadtests.bench.upstream --ports 4 --interval 0.02` prints its ports as JSON and serves until its
-standard input ends, so that it never outlives the bench.
+`python -m loadtests.bench.upstream --ports 4 --interval 0.02` prints its ports as JSON (`[[1, 2, 3, 4]]`; with
+`--certificate`, those with TLS follow) and serves until its standard input ends, so that it never outlives the bench.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import re
+import ssl
 import sys
 from collections.abc import Iterable
 from itertools import count
@@ -30,7 +31,9 @@ PAGES = {
     b"/health": canned.HEALTHY,
     b"/v1/models": canned.MODELS,
     b"/metrics": canned.METRICS,
+    b"/v1/traces": canned.HEALTHY,
 }
+"""Answers besides completions. An exporter of traces asks a collector for no more than status 200."""
 
 
 class Stream:
@@ -144,16 +147,22 @@ class Replica(asyncio.Protocol):
             self._transport.write(canned.ANSWER)
 
 
-async def listen(ports: Iterable[int], wheel: Wheel) -> list[asyncio.Server]:
+async def listen(ports: Iterable[int], wheel: Wheel, tls: ssl.SSLContext | None = None) -> list[asyncio.Server]:
     """Serve on loopback; port 0 is any free one."""
     loop = asyncio.get_running_loop()
-    return [await loop.create_server(lambda: Replica(wheel), "127.0.0.1", port, backlog=4096) for port in ports]
+    return [
+        await loop.create_server(lambda: Replica(wheel), "127.0.0.1", port, backlog=4096, ssl=tls) for port in ports
+    ]
 
 
-async def _main(replicas: int, interval_s: float) -> None:
+async def _main(replicas: int, interval_s: float, certificate: str) -> None:
     wheel = Wheel(interval_s)
-    servers = await listen([0] * replicas, wheel)
-    print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
+    servers = [await listen([0] * replicas, wheel)]
+    if certificate:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+        servers.append(await listen([0] * replicas, wheel, tls))
+    print(json.dumps([[server.sockets[0].getsockname()[1] for server in of] for of in servers]), flush=True)
     turning = asyncio.create_task(wheel.run())
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
@@ -165,5 +174,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ports", type=int, default=4)
     parser.add_argument("--interval", type=float, default=0.02, help="seconds between the chunks of one stream")
+    parser.add_argument("--certificate", default="", help="file with certificate and key: serve TLS too, on more ports")
     options = parser.parse_args()
-    uvloop.run(_main(options.ports, options.interval))
+    uvloop.run(_main(options.ports, options.interval, options.certificate))

@@ -39,7 +39,7 @@ class RequestRecords:
         if self.access_log is not None:
             readers.append(self.access_log.write)
         if self.usage is not None:
-            readers.append(self.usage.add)
+            readers.append(self.usage.meter.add)
         self.traces: TraceExporter | None = None
         if settings.trace_share is not None:
             self.traces = trace_exporter(settings.trace_share, self.wall_s)

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 
-from gateway.observe.usage.metering import COLUMNS, Sums
+from gateway.observe.usage.metering import COLUMNS, Cell, Sums
 from gateway.settings import SettingError
 
 VERSION = 2
 WAIT_S = 5.0
 """How long a writer waits for another process that writes."""
-Cell = tuple[int, str, str, str, str]
-"""Hour since 1970 (UTC), tenant, key, tier, model."""
 CELL = ("hour", "tenant", "key", "tier", "model")
 NO_FLEET: Mapping[tuple[int, str], float] = {}
 _MISSING = ("cached_tokens", "reasoning_tokens")

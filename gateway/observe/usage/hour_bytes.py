@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from gateway.observe.usage.database import Cell, UsageError
-from gateway.observe.usage.metering import Sums
+from gateway.observe.usage.database import UsageError
+from gateway.observe.usage.metering import Cell, Sums
 
 VERSION: Final = 1
 MAX_BYTES: Final = 64 * 2**20

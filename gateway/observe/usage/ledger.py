@@ -12,19 +12,14 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.core.history import EarlyRefusal
-from gateway.core.results import Reason
-from gateway.observe.metrics.metrics import early_outcome
-from gateway.observe.requests.ring import Found, ended_at
 from gateway.observe.thread_writer import ThreadWriter
-from gateway.observe.usage.database import Cell, UsageDatabase, merged
-from gateway.observe.usage.metering import REFUSED, Sums, meter
+from gateway.observe.usage.database import UsageDatabase, merged
+from gateway.observe.usage.metering import HOUR_S, Cell, UsageMeter, Sums
 from gateway.observe.usage.sharing import UsageSharing
 
 log = logging.getLogger("tailgate")
 
 FLUSH_S = 0.5
-HOUR_S = 3600.0
 CLOSE_S = 10.0
 
 
@@ -33,7 +28,7 @@ Totals = tuple[dict[Cell, Sums], dict[tuple[int, str], float]]
 
 
 class UsageLedger(ThreadWriter[Totals]):
-    """Adds requests (`add`) until it is closed."""
+    """Writes what its `meter` counts until it is closed."""
 
     def __init__(
         self,
@@ -52,35 +47,17 @@ class UsageLedger(ThreadWriter[Totals]):
         self._database = UsageDatabase(path)
         self.sharing = None if store is None else UsageSharing(store, path)
         self._wall_s = wall_s
-        self._zero_s = wall_s()
+        self.meter = UsageMeter(wall_s())
         self._clock = clock
         self._serving = serving
         self._served_at = clock()
         self._replica_s: dict[tuple[int, str], float] = {}
         """Seconds of replicas that get requests, by hour and pool."""
-        self._sums: dict[Cell, Sums] = {}
         self._late: dict[Cell, Sums] = {}
         """Sums that the thread could not write yet."""
         self._late_fleet: dict[tuple[int, str], float] = {}
         super().__init__("usage", FLUSH_S, CLOSE_S)
         self._thread.start()
-
-    def add(self, one: Found) -> None:
-        """Count a request that is over. A request without a known key belongs to nobody, and is not counted."""
-        if isinstance(one, EarlyRefusal):
-            if one.tenant:
-                sums = self._cell(one, one.tenant, one.key, one.tier, "")
-                sums.requests += 1
-                sums.refused += early_outcome(Reason(one.why)) in REFUSED
-            return
-        meter(one, self._cell(one, one.tenant, one.key, one.tier, one.adapter or one.model))
-
-    def _cell(self, one: Found, tenant: str, key: str, tier: str, model: str) -> Sums:
-        cell = int((self._zero_s + ended_at(one)) // HOUR_S), tenant, key, tier, model
-        sums = self._sums.get(cell)
-        if sums is None:
-            sums = self._sums[cell] = Sums()
-        return sums
 
     async def latest(self, patience_s: float) -> str:
         """Write all sums so far, and take those of other gateways. Returns why some are missing, or nothing."""
@@ -98,17 +75,17 @@ class UsageLedger(ThreadWriter[Totals]):
 
     def flush(self) -> None:
         """Hand the sums so far to the thread."""
-        self._zero_s = self._wall_s()
+        self.meter.zero_s = self._wall_s()
         self._count_fleet()
-        if self._sums or self._replica_s or self.error:
-            self._work.put((self._sums, self._replica_s))
-            self._sums, self._replica_s = {}, {}
+        if self.meter.sums or self._replica_s or self.error:
+            self._work.put((self.meter.sums, self._replica_s))
+            self.meter.sums, self._replica_s = {}, {}
 
     def _count_fleet(self) -> None:
         """Add the time since the last count to the time of each pool's replicas."""
         now = self._clock()
         passed_s, self._served_at = now - self._served_at, now
-        hour = int((self._zero_s + now) // HOUR_S)
+        hour = int((self.meter.zero_s + now) // HOUR_S)
         for pool, replicas in self._serving().items():
             self._replica_s[hour, pool] = self._replica_s.get((hour, pool), 0.0) + replicas * passed_s
 

@@ -14,10 +14,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
-from gateway.core.results import Outcome
+from gateway.core.results import Outcome, Reason
+from gateway.observe.metrics.metrics import early_outcome
+from gateway.observe.requests.ring import Found, ended_at
 from gateway.observe.requests.row import RequestRow
 
+Cell = tuple[int, str, str, str, str]
+"""Hour since 1970 (UTC), tenant, key, tier, model."""
+HOUR_S: Final = 3600.0
 REFUSED = (Outcome.REFUSED, Outcome.QUOTA)
 FAILED = (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR)
 
@@ -53,17 +59,45 @@ class Sums:
 COLUMNS = tuple(field.name for field in fields(Sums))
 
 
+class UsageMeter:
+    """Sums requests by cell, as they end."""
+
+    __slots__ = ("sums", "zero_s")
+
+    def __init__(self, zero_s: float) -> None:
+        """`zero_s`: Unix time at the zero of the monotonic clock."""
+        self.zero_s = zero_s
+        self.sums: dict[Cell, Sums] = {}
+
+    def add(self, one: Found) -> None:
+        """Count a request that is over. A request without a known key belongs to nobody, and is not counted."""
+        hour = int((self.zero_s + ended_at(one)) // HOUR_S)
+        if isinstance(one, RequestRow):
+            meter(one, self._of((hour, one.tenant, one.key, one.tier, one.adapter or one.model)))
+        elif one.tenant:
+            sums = self._of((hour, one.tenant, one.key, one.tier, ""))
+            sums.requests += 1
+            sums.refused += early_outcome(Reason(one.why)) in REFUSED
+
+    def _of(self, cell: Cell) -> Sums:
+        sums = self.sums.get(cell)
+        if sums is None:
+            sums = self.sums[cell] = Sums()
+        return sums
+
+
 def meter(row: RequestRow, sums: Sums) -> None:
     """Add a request to the sums of its kind."""
+    outcome = row.outcome
     sums.requests += 1
     sums.good += row.good
-    sums.refused += row.outcome in REFUSED
-    sums.failed += row.outcome in FAILED
-    sums.abandoned += row.outcome is Outcome.ABANDONED
+    sums.refused += outcome in REFUSED
+    sums.failed += outcome in FAILED
+    sums.abandoned += outcome is Outcome.ABANDONED
     for attempt in row.history.attempts:
         sums.slot_s += attempt.ended_at - attempt.opened_at
     answer = row.answer
-    if answer is None or row.outcome is Outcome.INVALID:
+    if answer is None or outcome is Outcome.INVALID:
         return
     tokens = row.prompt_tokens + row.output_tokens
     sums.prompt_tokens += row.prompt_tokens

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gateway.core.policy import Policy, Prices
-from gateway.observe.usage.database import Cell, UsageDatabase, UsageError
+from gateway.observe.usage.database import UsageDatabase, UsageError
 from gateway.observe.usage.hour_bytes import Hour, from_bytes
-from gateway.observe.usage.metering import Sums
+from gateway.observe.usage.metering import Cell, Sums
 
 HOUR_S = 3600
 BY = ("tenant", "key", "tier", "model", "hour", "day", "month")

@@ -79,7 +79,7 @@ async def test_ledger_equals_the_log_of_ten_thousand_requests_to_the_token(tmp_p
     for part in (records[:4000], records[4000:]):  # a restart in between
         book = ledger(path)
         for number, record in enumerate(part):
-            book.add(RequestRow(record))
+            book.meter.add(RequestRow(record))
             if number % 100 == 0:
                 book.flush()
         await book.aclose()
@@ -94,14 +94,14 @@ async def test_usage_survives_a_file_that_is_locked_for_a_while(
     book = ledger(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    book.add(RequestRow(OK))
+    book.meter.add(RequestRow(OK))
     book.flush()
     async with asyncio.timeout(30):
         while not book.error:  # the thread tells nobody
             await asyncio.to_thread(book.flush)
     other.execute("COMMIT")
     other.close()
-    book.add(RequestRow(OK))
+    book.meter.add(RequestRow(OK))
     await book.aclose()
     assert kept(path) == {("acme", ""): [2, 0, 0]}
     assert "kept in memory" in caplog.text
@@ -127,7 +127,7 @@ async def test_two_processes_add_to_one_file(tmp_path: Path) -> None:
     path = tmp_path / "usage.db"
     books = [ledger(path), ledger(path)]
     for book in books:
-        book.add(RequestRow(OK))
+        book.meter.add(RequestRow(OK))
         await book.aclose()
     assert kept(path) == {("acme", ""): [2, 0, 0]}
 
@@ -137,8 +137,8 @@ async def test_request_refused_unread_counts_for_its_tenant_and_a_stranger_for_n
     book = ledger(path)
     known = EarlyRefusal(0.0, Reason.LIMIT_REQUESTS.value, "x")
     known.tenant, known.tier, known.key = "acme", "premium", "1a"
-    book.add(known)
-    book.add(EarlyRefusal(0.0, Reason.UNAUTHORIZED.value, "y"))
+    book.meter.add(known)
+    book.meter.add(EarlyRefusal(0.0, Reason.UNAUTHORIZED.value, "y"))
     await book.aclose()
     total: Any = report([path], Question((), *EVER), None)["total"]
     assert (total["requests"], total["refused"]) == (1, 1)
@@ -152,7 +152,7 @@ from tests.observe.made import OK
 from tests.observe.usage.test_ledger import ledger, kept
 path = Path(sys.argv[1])
 book = ledger(path)
-book.add(RequestRow(OK))
+book.meter.add(RequestRow(OK))
 book.flush()
 while not kept(path):
     time.sleep(0.01)

@@ -63,7 +63,7 @@ class MeteredFleet(Fleet):
                 answered = 0 if record.history is None else record.history.answered_by
                 assert answered == self.committed.get(record.request.id, 0)
                 row = RequestRow(record)
-                self.book.add(row)
+                self.book.meter.add(row)
                 self.log.write(row)
         super().hear(commands)
 
