@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gateway.observe.thread_writer import ThreadWriter
 from gateway.observe.usage.database import UsageDatabase, merged
-from gateway.observe.usage.metering import HOUR_S, Cell, UsageMeter, Sums
+from gateway.observe.usage.metering import HOUR_S, Cell, Sums, UsageMeter
 from gateway.observe.usage.sharing import UsageSharing
 
 log = logging.getLogger("tailgate")
