@@ -41,7 +41,7 @@ ADOPT: Final = 11
 METER: Final = 12
 """One fact for metrics: the name of a method of `Meter`, and its arguments."""
 GAPS: Final = 13
-"""Times between events of streams: tier, pool, buckets, the new counts in them, and the sum of the new times."""
+"""Times between events of streams: tier, pool, upper edges of buckets, new counts in them, and sum of the new times."""
 LOST: Final = 14
 """A connection to a server was lost or refused."""
 ASK: Final = 15

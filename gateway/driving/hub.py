@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final, cast
 
+from gateway.core.estimators.histograms import edge_of
 from gateway.core.policy import Policy
 from gateway.core.queueing.limits import LimitExceeded
 from gateway.core.request import Request
@@ -159,8 +160,8 @@ class RelayHub(RelayOwner):
             self._count(frame)
         elif kind == frames.GAPS:
             histogram = self._metrics.gaps(cast(str, frame[1]), cast(str, frame[2]))
-            for place, count in zip(cast("list[int]", frame[3]), cast("list[float]", frame[4]), strict=True):
-                histogram.counts[place] += count
+            for edge_s, count in zip(cast("list[float]", frame[3]), cast("list[float]", frame[4]), strict=True):
+                histogram.counts[edge_of(histogram.edges, edge_s)] += count
             histogram.sum += cast(float, frame[5])
         elif kind == frames.LOADS:
             link.load.told(frame, self._clock.read())

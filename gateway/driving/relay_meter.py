@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from gateway.core.estimators.histograms import LogHistogram
@@ -22,7 +23,7 @@ class RelayMeter:
         """By (tier, pool): the times between events of streams, and those that are told."""
 
     def configure(self, edges: Sequence[float]) -> None:
-        """Count times in these buckets. They are the same for all deciders of a version, so a change is ignored."""
+        """Count times in these buckets. Those of the next decider are ignored: it is told the edges of the counts."""
         self._edges = self._edges or edges
 
     def ended(self, record: Record) -> None:
@@ -60,10 +61,11 @@ class RelayMeter:
 
     def flush(self, now: float) -> None:
         """Tell the decider the times that were counted since the last call."""
+        edges = (*self._edges, math.inf)
         for (tier, pool), (seen, told) in self._gaps.items():
             if seen.sum == told.sum:
                 continue
             places = [place for place, count in enumerate(seen.counts) if count != told.counts[place]]
             new = [seen.counts[place] - told.counts[place] for place in places]
-            self._tell((frames.GAPS, tier, pool, places, new, seen.sum - told.sum))
+            self._tell((frames.GAPS, tier, pool, [edges[place] for place in places], new, seen.sum - told.sum))
             told.counts[:], told.sum = seen.counts, seen.sum
