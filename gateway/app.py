@@ -289,9 +289,8 @@ class Gateway:
     def _held_s(self, now: float) -> dict[str, float]:
         """By pool, the seconds that requests have been held, by the count of the connections of all processes."""
         held = self.api.held_s(now)
-        for load in () if self.hub is None else self.hub.loads():
-            for pool, seconds in load.held_s.items():
-                held[pool] = held.get(pool, 0.0) + seconds
+        for pool, seconds in () if self.hub is None else self.hub.held_s.items():
+            held[pool] = held.get(pool, 0.0) + seconds
         return held
 
     @property

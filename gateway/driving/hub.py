@@ -56,6 +56,10 @@ class RelayHub(RelayOwner):
         """Tenants at their concurrency limit, by (tenant, tier)."""
         self._limited: set[tuple[str, str]] = set()
         """Tenants that relays were told to refuse, since their last leases or the last policy."""
+        self.held_s: dict[str, float] = {}
+        """By pool, the seconds for which requests were held, by the count of the connections of all relays. It goes on
+        when a relay ends, and begins anew with each decider.
+        """
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self, number: int, sock: socket.socket) -> None:
@@ -164,7 +168,10 @@ class RelayHub(RelayOwner):
                 histogram.counts[edge_of(histogram.edges, edge_s)] += count
             histogram.sum += cast(float, frame[5])
         elif kind == frames.LOADS:
+            before = link.load.held_s
             link.load.told(frame, self._clock.read())
+            for pool, seconds in link.load.held_s.items():
+                self.held_s[pool] = self.held_s.get(pool, 0.0) + seconds - before.get(pool, seconds)
         elif kind == frames.LOST:
             self._lists.lost(cast(str, frame[1]))
         elif kind == frames.STORED:

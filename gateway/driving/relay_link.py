@@ -60,7 +60,7 @@ class RelayLoad:
         self._lag_s = 0.0
         self._told_at = now
         self.held_s: dict[str, float] = {}
-        """By pool, the seconds that its requests have been held, by the count of its connections."""
+        """By pool, the seconds that its requests have been held since it began, by the count of its connections."""
 
     def lag_s(self, now: float) -> float:
         """Longest delay of its event loop in the last seconds. It grows while a relay hangs, and so tells nothing."""
