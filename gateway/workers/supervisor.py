@@ -137,7 +137,7 @@ class WorkerSupervisor:
         self._deciders += 1
         policy = b"" if self._policy_path is not None else to_bytes(self._policy)
         setup = ProcessSetup(
-            self._settings,
+            self._settings.model_copy(update={"drain_notice_s": 0.0}),  # `drain` has given notice
             self._deciders,
             self._started_unix_s,
             self._hash_seed,

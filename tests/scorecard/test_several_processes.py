@@ -351,6 +351,15 @@ async def test_journal_of_a_decider_is_replayed_bit_for_bit(tmp_path: Path, capt
     assert report.divergence is None
 
 
+async def test_notice_before_a_drain_is_given_once_and_not_again_by_the_decider(
+    tmp_path: Path, capture: Capture
+) -> None:
+    """The supervisor kills a decider that waits for long after the relays have ended."""
+    async with two_relays(tmp_path, rules(capture.url), TAILGATE_DRAIN_NOTICE_S="0.1") as served:
+        pass
+    assert served.written.count(b"not ready: requests are still accepted") == 1
+
+
 async def test_decider_that_cannot_begin_ends_the_gateway_with_its_message(tmp_path: Path, capture: Capture) -> None:
     with pytest.raises(AssertionError, match=r"cannot be written|No such file"):
         async with two_relays(tmp_path, rules(capture.url), TAILGATE_JOURNAL=str(tmp_path / "no" / "folder")):
