@@ -58,13 +58,15 @@ def _make(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = directory / f"{NAME}.{os.getpid()}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.write(f"{new_seed()}\n")
-        file.flush()
-        os.fsync(fd)
-    with suppress(FileExistsError):
-        os.link(new, directory / NAME)
-    new.unlink()
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(f"{new_seed()}\n")
+            file.flush()
+            os.fsync(fd)
+        with suppress(FileExistsError):
+            os.link(new, directory / NAME)
+    finally:
+        new.unlink()
 
 
 def begin_with_seed(directory: Path) -> None:

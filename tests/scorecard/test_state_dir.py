@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -311,6 +312,15 @@ def test_seed_that_is_no_number_in_range_is_refused(tmp_path: Path, text: bytes)
         read_seed(tmp_path)
     assert seed_of(tmp_path) is None
     assert (tmp_path / "hash-seed").read_bytes() == text
+
+
+def test_seed_that_a_full_disk_does_not_take_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert seed_of(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_processes_that_make_a_seed_at_the_same_time_have_the_same(tmp_path: Path) -> None:
