@@ -194,6 +194,12 @@ class RequestHandler:
     ) -> Exchange | Problem:
         """Start the exchange of a parsed request, or return why it is refused."""
         policy, tier, endpoint = self.policy, caller.tier, parsed.endpoint
+        if tier.name not in policy.tiers:  # a reload has removed it since the head came
+            _, found, problem = self.check(b"POST", endpoint.value.encode(), head)
+            if problem is not None:
+                return problem
+            assert found is not None
+            caller, tier = found, found.tier
         try:
             slo = asked_slo(head, tier.slo)
             if not parsed.model:

@@ -295,6 +295,25 @@ async def test_reload_reaches_every_relay(tmp_path: Path, capture: Capture, conn
             assert (await client.ask(chat("Authorization: Bearer key-of-acme-0000"))).status == 200
 
 
+async def test_request_whose_tier_a_reload_removes_before_its_end_is_served_in_the_present_tier_of_its_key(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    async with two_relays(tmp_path, rules(capture.url, keys=KEYS)) as served:
+        late, request = await connect(served.url), chat("Authorization: Bearer key-of-acme-0000")
+        late.send(request[:-1])
+        others = [await connect(served.url) for _ in range(3)]
+        new = rules(capture.url, keys={**KEYS, "key-of-zoo-00000": "zoo"}).replace("free", "paid")
+        (tmp_path / "policy.yaml").write_text(new)
+        served.signal(signal.SIGHUP)
+        known = chat("Authorization: Bearer key-of-zoo-00000")
+        async with asyncio.timeout(DEADLINE_S):
+            for other in others:  # each relay has the policy
+                while (await other.ask(known)).status != 200:  # noqa: ASYNC110 - each is a request
+                    await asyncio.sleep(0.01)
+        late.send(request[-1:])
+        assert (await late.response()).status == 200
+
+
 async def test_concurrency_of_a_tenant_counts_over_all_relays(
     tmp_path: Path, capture: Capture, connect: Connect
 ) -> None:
