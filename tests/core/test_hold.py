@@ -13,6 +13,7 @@ from tests.footprint import footprint
 
 from .made import NEVER_TOO_LATE, policy, pool, tier
 from .playbook import Story, cancel, commit, dispatch, ended, play, refuse
+from .test_sessions import home_of, session
 
 HOLD = Hold(time_s=60.0, limit=3, bytes=3500)
 TIERS = (tier("urgent", 0), tier("std", 1))
@@ -162,6 +163,18 @@ def test_request_whose_replica_stays_away_lets_requests_for_other_models_pass() 
     story.recovers("ry").expect(dispatch("ry", of="b"))
     story.recovers("rx").expect(dispatch("rx", of="a"))
     assert story.pool("p").on_hold == 1
+
+
+def test_request_whose_home_stays_away_lets_requests_of_other_sessions_pass() -> None:
+    def strict(*replicas: str) -> Policy:
+        made = found(*replicas)
+        return replace(made, pools={"p": replace(made.pools["p"], strict_sessions=True)})
+
+    names = {home_of(name, ("r1", "r2")): name for name in map(str, range(9))}
+    story = play(strict()).arrives("a", session=session(names["r1"])).arrives("b", session=session(names["r2"]))
+    story.configured(strict("r1", "r2")).expect()
+    story.recovers("r2").expect(dispatch("r2", of="b"))
+    story.recovers("r1").expect(dispatch("r1", of="a"))
 
 
 def test_request_that_has_run_for_longer_than_the_hold_fails_with_its_replica() -> None:

@@ -123,6 +123,11 @@ class ReplicaChoice(BoundedSlots[R]):
                     found, largest = replica, drawn
         return found
 
+    def only_home(self, request: Request) -> str:
+        """The name of the only replica that may serve a request; empty if any may, or if none is known."""
+        home = self.home(request) if self.is_pinned(request) else None
+        return "" if home is None else home.spec.name
+
     def lists(self, adapter: str) -> bool:
         """Whether any replica lists this LoRA adapter."""
         return any(adapter in replica.adapters.listed for replica in self.replicas.values())

@@ -96,6 +96,8 @@ class ReplicaChanges:
         for pool in self._fleet:
             self._replace_lost(pool)
             for held in pool.held.all():
+                pool.held.remove(held)
+                pool.held.add(held, pool.only_home(held.request))
                 self._life.arm(self._state.requests[held.request.id])  # the new policy may hold it for a shorter time
             for state in self._state.waiting(pool):
                 if state.request.affinity.stored is not None and pool.home(state.request) is None:

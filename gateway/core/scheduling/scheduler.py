@@ -76,7 +76,7 @@ class Scheduler:
                 continue
             has_room = len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes
             if has_room and self._call.now < request.body_at + hold.time_s:
-                pool.held.add(state, pool.is_pinned(request))
+                pool.held.add(state, pool.only_home(request))
                 self._state.on_hold += 1
                 state.held_by, state.decision = pool, None
                 self._life.arm(state)
