@@ -12,12 +12,12 @@ from gateway.core.fleet.bounds import BoundedSlots
 from gateway.core.fleet.contexts import Contexts
 from gateway.core.fleet.eligibility import ServedNames, by_load, eased_in, takes_now, with_adapter, with_model
 from gateway.core.fleet.judging.judge import Judge
-from gateway.core.fleet.prefix_cache.prefix_index import Holders, holding
+from gateway.core.fleet.prefix_cache.prefix_index import Holders, PrefixIndex, holding
 from gateway.core.fleet.replica import BaseReplica
-from gateway.core.fleet.routing import ROUTERS, OwnRouter
+from gateway.core.fleet.routing import RANK, ROUTERS, OwnRouter
 from gateway.core.policy import AdmissionMode, Tier
 from gateway.core.pool_spec import PoolSpec
-from gateway.core.request import Request
+from gateway.core.request import Prefix, Request
 from gateway.core.serving import sent_name
 from gateway.core.sessions import draw, most_in_flight
 from gateway.core.snapshot import CapacityBound, ReplicaState
@@ -38,6 +38,8 @@ class ReplicaChoice(BoundedSlots[R]):
         self.backoffs: Backoffs[R] = Backoffs()
         self.router: OwnRouter = ROUTERS[spec.router]()
         self.holders: Holders = {}
+        self.by_cache: dict[PrefixIndex, R] = {}
+        """The replicas by their caches."""
         self.knows_caches = False
         """Whether the router takes prefix caches into account."""
         self.is_starting = False
@@ -138,15 +140,18 @@ class ReplicaChoice(BoundedSlots[R]):
         It reads no more before the first token than a replica below the limit that has cached none of the prompt.
         """
         most, prefix = self.prefill_limit, request.affinity.prefix
-        held = holding(prefix, self.holders)
         return [
             replica
-            for replica in (self.replicas.values() if held else ())
+            for replica in self._holding(prefix)
             if replica.bound is CapacityBound.PROMPTS
-            and replica.cache in held
             and replica.total_unread_tokens - replica.cache.covered_tokens(prefix) < most
             and not self.backoffs.holds(replica)
         ]
+
+    def _holding(self, prefix: Prefix) -> list[R]:
+        """Replicas that have cached the beginning of a prompt, by rank: a few, also of a large fleet."""
+        held = [self.by_cache[cache] for cache in holding(prefix, self.holders)]
+        return sorted(held, key=RANK) if len(held) > 1 else held
 
     def _ready(self, by_max: bool) -> list[R]:
         """Replicas with a free slot. Those in backoff are left out while any other is in use, even a busy one."""
@@ -166,8 +171,7 @@ class ReplicaChoice(BoundedSlots[R]):
         if not prefix.blocks:
             return prompt_tokens
         home = self.home(request) if self.is_pinned(request) else None
-        held = holding(prefix, self.holders)
-        usable = [home] if home is not None else [r for r in self.replicas.values() if r.cache in held and r.slots]
+        usable = [home] if home is not None else [r for r in self._holding(prefix) if r.slots]
         return min((r.unread_of(prompt_tokens, request) for r in usable), default=prompt_tokens)
 
     def ready(self, tier: Tier) -> list[R]:

@@ -68,6 +68,7 @@ class Pool(ReplicaChoice[Replica]):
             else:
                 new = self.replicas[replica_spec.name] = Replica(replica_spec, self)
                 new.cache.holders = self.holders
+                self.by_cache[new.cache] = new
                 new.begin(since)
                 if replica_spec.is_found:
                     new.health.await_check()
@@ -76,6 +77,7 @@ class Pool(ReplicaChoice[Replica]):
             self.backoffs.until.pop(gone, None)
             self.names.listed(gone, frozenset())
             gone.cache.clear()
+            del self.by_cache[gone.cache]
             gone.slots = gone.max_slots = gone.places = gone.spare = 0
             gone.is_free = gone.below_max = False
         self.refresh(now)

@@ -49,7 +49,7 @@ class RoutingTarget:
 
 C = TypeVar("C", bound=RoutingTarget)
 
-_rank: Final[Callable[[RoutingTarget], int]] = attrgetter("rank")
+RANK: Final[Callable[[RoutingTarget], int]] = attrgetter("rank")
 
 
 class Router(Protocol):
@@ -104,8 +104,8 @@ class LeastPrefill:
         if (held is not None and not held and home is None) or len(free) == 1:
             return _least(free, True, random)
         if held is not None and len(free) > FULL_SCAN:
-            others = _two(free, random)
-            free = [replica for replica in free if replica.cache in held or replica is home or replica in others]
+            one, other = _two(free, random)  # compared by identity: `in` would compare each of a large fleet twice
+            free = [r for r in free if r is one or r is other or r is home or r.cache in held]
         known = [0.0 if held is not None and r.cache not in held else r.cache.covered_tokens(prefix) for r in free]
         if home is not None:
             for i, replica in enumerate(free):
@@ -151,7 +151,7 @@ class RoundRobin:
         request_tokens: float = 0.0,
         home: C | None = None,
     ) -> C:
-        return free[bisect_right(free, self.last, key=_rank) % len(free)]
+        return free[bisect_right(free, self.last, key=RANK) % len(free)]
 
     def sent(self, replica: RoutingTarget) -> None:
         self.last = replica.rank

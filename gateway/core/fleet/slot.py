@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from gateway.core.estimators.rates import Rate
 from gateway.core.fleet.replica import BaseReplica, UnreadPrompt
+from gateway.core.fleet.routing import RANK
 from gateway.core.fleet.step_budget import PROMPTS_TAU_S
 from gateway.core.results import AttemptOutcome
 from gateway.core.sample import ReplicaLoad
@@ -20,7 +20,6 @@ from gateway.core.snapshot import CapacityBound
 R = TypeVar("R", bound=BaseReplica)
 
 ENDS_TAU_S: Final = 5.0
-_rank: Final = attrgetter("rank")
 UNREAD: Final = frozenset(
     {
         AttemptOutcome.REJECTED,
@@ -113,7 +112,7 @@ class Slots(Generic[R]):
         if is_free:
             _insert(self.free_replicas, replica)
         else:
-            del self.free_replicas[bisect_left(self.free_replicas, replica.rank, key=_rank)]
+            del self.free_replicas[bisect_left(self.free_replicas, replica.rank, key=RANK)]
         self._count_places(replica, now)
         return True
 
@@ -151,12 +150,12 @@ class Slots(Generic[R]):
         if is_below:
             _insert(self.below_max, replica)
         else:
-            del self.below_max[bisect_left(self.below_max, replica.rank, key=_rank)]
+            del self.below_max[bisect_left(self.below_max, replica.rank, key=RANK)]
 
 
 def _insert(ranked: list[R], replica: R) -> None:
     # A recount of a whole pool adds each replica at the end, where no search is needed.
-    at = bisect_left(ranked, replica.rank, key=_rank) if ranked and ranked[-1].rank > replica.rank else len(ranked)
+    at = bisect_left(ranked, replica.rank, key=RANK) if ranked and ranked[-1].rank > replica.rank else len(ranked)
     ranked.insert(at, replica)
 
 
