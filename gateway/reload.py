@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,6 +78,8 @@ class PolicyReloads:
         self._users = users
         self._settings = settings
         self._path = path
+        self.on_file: Callable[[Policy], None] = lambda policy: None
+        """Called with each new policy of the file that is in force."""
         self._has_bad_files = False
         """Whether files that the policy names could not be used when they changed last."""
         self._prepared: Prepared | None = None
@@ -113,6 +116,7 @@ class PolicyReloads:
         self._prepared = None
         self._users.finder.configure(policy)
         self._put_in_force(prepared)
+        self.on_file(policy)
 
     def found(self) -> None:
         """The finder has found other replicas: put the policy in force with them."""

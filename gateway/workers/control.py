@@ -39,6 +39,8 @@ class Say(Enum):
     """The process serves; for the decider, with the URL of its admin port."""
     LOAD = b"L"
     """Connections and requests of a relay, two numbers."""
+    POLICY = b"P"
+    """The policy that the decider's file gives now, as bytes."""
     STOP = b"T"
     """Somebody asked the decider to drain the gateway."""
     FAILED = b"F"

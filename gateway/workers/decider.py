@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Coroutine
 
 from gateway.app import Gateway
-from gateway.driving.policy_bytes import policy_from_bytes
+from gateway.core.policy import Policy
+from gateway.driving.policy_bytes import policy_from_bytes, to_bytes
 from gateway.driving.relay_link import FrameClock
 from gateway.listener import CANNOT_LISTEN, ListenError
 from gateway.opened_sockets import OpenedSockets
-from gateway.policy.errors import PolicyErrors
+from gateway.policy.errors import PolicyErrors, shown
 from gateway.policy.load import load
 from gateway.settings import SettingError
 from gateway.workers.child import Ears, ProcessSetup, run
 from gateway.workers.control import Control, Say
+
+log = logging.getLogger("tailgate")
 
 ATTEMPT_BITS = 40
 """Ids of attempts carry the number of their decider above these bits."""
@@ -24,7 +28,7 @@ ATTEMPT_BITS = 40
 
 async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     try:
-        policy = policy_from_bytes(setup.policy) if setup.policy_path is None else load(setup.policy_path)
+        policy = _policy(setup)
         gateway = Gateway(setup.settings, policy, setup.policy_path, relays=FrameClock(time.monotonic))
     except (PolicyErrors, SettingError) as error:
         control.say(Say.FAILED, f"1 {error}".encode())
@@ -33,6 +37,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     opened.give(*gateway.listeners[:2])
     hub = gateway.hub
     assert hub is not None
+    gateway.reloads.on_file = lambda policy: control.say(Say.POLICY, to_bytes(policy))
     gateway.driver.call(gateway.controller.number_from, (setup.number << ATTEMPT_BITS,))
     tasks: set[asyncio.Task[object]] = set()
     drained = asyncio.Event()
@@ -56,6 +61,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
 
     try:
         async with gateway:
+            control.say(Say.POLICY, to_bytes(policy))
             control.say(Say.READY, gateway.admin_url.encode())
             ears.begin(on_message, drained.set)
             stop = asyncio.create_task(gateway.stop.wait())
@@ -68,6 +74,17 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
         control.say(Say.FAILED, f"{CANNOT_LISTEN} {error}".encode())
         return CANNOT_LISTEN
     return 1 if gateway.broken.is_set() else 0
+
+
+def _policy(setup: ProcessSetup) -> Policy:
+    """The policy of the file, or else the last in force: a change of the file is noticed later."""
+    if setup.policy_path is not None:
+        try:
+            return load(setup.policy_path)
+        except PolicyErrors as errors:
+            for line in shown(errors.errors):
+                log.error("policy not loaded, the last good one stays in force: %s", line)
+    return policy_from_bytes(setup.policy)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class ChildProcess:
         self, module: str, setup: ProcessSetup, on_message: Callable[[ChildProcess, Say, bytes], None]
     ) -> None:
         """Raises CannotBeginError."""
-        self._setup = setup
+        self.setup = setup
         self.number = setup.number
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
@@ -64,7 +64,7 @@ class ChildProcess:
 
     def begin(self) -> None:
         """Have it begin its work. Until then it only imports, which takes longer."""
-        self.control.say(Say.SETUP, pickle.dumps(self._setup))
+        self.control.say(Say.SETUP, pickle.dumps(self.setup))
 
     def _heard(self, kind: Say, payload: bytes, _files: list[int]) -> None:
         if kind is Say.LOAD:

@@ -50,7 +50,8 @@ class WorkerSupervisor:
     def __init__(
         self, settings: Settings, policy: Policy, policy_path: Path | None, count: int, opened: OpenedSockets
     ) -> None:
-        self._policy = policy
+        self._policy_bytes = to_bytes(policy)
+        """The last policy that the file gave."""
         self._policy_path = policy_path
         self._count = count
         self._loop = asyncio.get_running_loop()
@@ -135,20 +136,20 @@ class WorkerSupervisor:
     def _made_decider(self) -> ChildProcess:
         """A decider that has not begun."""
         self._deciders += 1
-        policy = b"" if self._policy_path is not None else to_bytes(self._policy)
         setup = ProcessSetup(
             self._settings.model_copy(update={"drain_notice_s": 0.0}),  # `drain` has given notice
             self._deciders,
             self._started_unix_s,
             self._hash_seed,
             self._policy_path,
-            policy,
+            b"",
             tuple([sock.fileno() for sock in self._admin_sockets]),
         )
         return ChildProcess("gateway.workers.decider", setup, self._heard)
 
     async def _start_decider(self) -> None:
         decider, self._spare = self._spare or self._made_decider(), None
+        decider.setup.policy = self._policy_bytes
         decider.begin()
         await decider.wait_ready()
         self._decider = decider
@@ -192,6 +193,8 @@ class WorkerSupervisor:
             # The next decider listens at the same port, also if this one took a free one.
             port = urlsplit(self.admin_url).port
             self._settings = self._settings.model_copy(update={"admin_port": port})
+        elif kind is Say.POLICY:
+            self._policy_bytes = payload
         elif kind is Say.STOP:
             self.stop.set()
 

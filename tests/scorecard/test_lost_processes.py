@@ -64,8 +64,7 @@ async def test_decider_that_is_killed_at_the_end_of_a_replacement_gets_one_succe
     tmp_path: Path, capture: Capture, connect: Connect
 ) -> None:
     capture.answer = begins
-    policy = rules(capture.url)
-    async with two_relays(tmp_path, policy) as served:
+    async with two_relays(tmp_path, rules(capture.url)) as served:
         old = numbers(await seen(served, lambda state: len(numbers(state)) == 2))
         streams = [(await begun(connect, served.url, 1))[0] for _ in old]  # one at each relay
         served.signal(signal.SIGUSR2)
@@ -73,18 +72,38 @@ async def test_decider_that_is_killed_at_the_end_of_a_replacement_gets_one_succe
         capture.calls[0].send(token("two", "stop") + USAGE + DONE + LAST_CHUNK)
         assert await ends(streams[0])
         await seen(served, lambda state: len(set(numbers(state)) - set(old)) == 2)
-        (tmp_path / "policy.yaml").write_text("kind: Policy\npools: 7\n")
-        os.kill(deciders_of(served)[0], signal.SIGKILL)
-        await until(lambda: b"the next decider cannot begin" in served.written, timeout_s=60)
-        capture.calls[1].send(token("two", "stop") + USAGE + DONE + LAST_CHUNK)
-        assert await ends(streams[1])
-        (tmp_path / "policy.yaml").write_text(policy)
+        with without_files(served):
+            for pid in deciders_of(served):
+                os.kill(pid, signal.SIGKILL)
+            await until(lambda: b"the next decider cannot begin" in served.written, timeout_s=60)
+            capture.calls[1].send(token("two", "stop") + USAGE + DONE + LAST_CHUNK)
+            assert await ends(streams[1])
         await until(lambda: b"all processes are replaced\n" in served.written, timeout_s=60)
         await seen(served, lambda state: len(numbers(state)) == 2 and not in_flight(state))
         assert served.written.count(b"another decider serves") == 1
         assert b"cannot listen" not in served.written
         client = await connect(served.url)
         assert (await client.ask(chat())).status == 200
+
+
+async def test_successor_of_a_decider_keeps_the_policy_in_force_while_the_file_is_wrong(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    file = tmp_path / "policy.yaml"
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        await seen(served, lambda state: len(numbers(state)) == 2)
+        file.write_text(rules(capture.url, slots=7))
+        await seen(served, lambda state: state["policy"]["generation"] and state["pools"][0]["slots"] == 7)
+        file.write_text("kind: Policy\npools: 7\n")
+        await until(lambda: b"policy not reloaded, the last good one stays in force: " in served.written)
+        os.kill(deciders_of(served)[0], signal.SIGKILL)
+        await until(lambda: b"another decider serves" in served.written, timeout_s=60)
+        state = await seen(served, lambda state: len(numbers(state)) == 2)
+        assert state["pools"][0]["slots"] == 7
+        assert b"policy not loaded, the last good one stays in force: " in served.written
+        assert (await (await connect(served.url)).ask(chat())).status == 200
+        file.write_text(rules(capture.url, slots=9))
+        await seen(served, lambda state: state["pools"] and state["pools"][0]["slots"] == 9)
 
 
 async def test_processes_that_cannot_be_started_for_want_of_files_are_started_once_there_are_some(
