@@ -40,6 +40,8 @@ NOTICE_S = 1.0
 """Before a relay is replaced, its answers say `Connection: close` for this long, so that clients go to the others."""
 SPARE_AFTER_S = 2.0
 """So long after a decider has begun, its successor imports, so that it can follow at once."""
+CLOSE_S = 30.0
+"""Longest wait for the end of a drained decider: journal, usage and what else it writes have limits of their own."""
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Pauses before a process that ended is started again: longer each time that it ends before it is ready."""
 
@@ -338,7 +340,7 @@ class WorkerSupervisor:
         shut.cancel()
         if decider is not None:
             decider.control.say(Say.DRAIN)
-            await asyncio.wait([asyncio.ensure_future(decider.ended.wait())], timeout=2 * CLOSE_GRACE_S)
+            await asyncio.wait([asyncio.ensure_future(decider.ended.wait())], timeout=CLOSE_S)
         for child in children:
             if child.process.poll() is None and not child.ended.is_set():
                 child.process.send_signal(signal.SIGKILL)
