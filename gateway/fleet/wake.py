@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -25,7 +26,10 @@ LIMIT_BYTES: Final = 64 * 1024
 
 
 class Waker:
-    """Calls for replicas of pools with requests on hold: at once, and then with pauses that double."""
+    """Calls for replicas of pools with requests on hold: at once, and then with pauses that double.
+
+    The pauses begin anew once nobody is on hold, but no pool's replicas are called for twice within the first pause.
+    """
 
     def __init__(
         self,
@@ -40,8 +44,8 @@ class Waker:
         self._asleep = asleep
         self._clock = clock
         self._holds: dict[str, Hold] = {}
-        self._next: dict[str, tuple[float, float]] = {}
-        """By pool with requests on hold: time of the next call, and the pause after it."""
+        self._calls: dict[str, tuple[float, float]] = {}
+        """By pool: time of the latest call, and the pause after it."""
 
     def configure(self, policy: Policy) -> None:
         """Apply a policy."""
@@ -51,8 +55,8 @@ class Waker:
             for name, spec in policy.pools.items()
             if spec.hold is not None and (spec.hold.wake_url or spec.hold.wakes_sleeping)
         }
-        for pool in [pool for pool in self._next if self._holds.get(pool) != before.get(pool)]:
-            del self._next[pool]  # the new URL may be the right one
+        for pool in [pool for pool in self._calls if self._holds.get(pool) != before.get(pool)]:
+            del self._calls[pool]  # the new URL may be the right one
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -69,14 +73,14 @@ class Waker:
     def due(self, now: float) -> list[str]:
         """Pools whose replicas are called for now."""
         held = self._on_hold()
-        for pool in [pool for pool in self._next if not held.get(pool)]:
-            del self._next[pool]
         found = []
         for pool in self._holds:
-            at, pause_s = self._next.get(pool, (now, FIRST_PAUSE_S))
-            if held.get(pool) and at <= now:
+            called_at, pause_s = self._calls.get(pool, (-math.inf, 0.0))
+            if not held.get(pool):
+                self._calls[pool] = called_at, FIRST_PAUSE_S if called_at + FIRST_PAUSE_S > now else 0.0
+            elif called_at + pause_s <= now:
                 found.append(pool)
-                self._next[pool] = now + pause_s, min(2 * pause_s, MAX_PAUSE_S)
+                self._calls[pool] = now, min(2 * pause_s, MAX_PAUSE_S) or FIRST_PAUSE_S
         return found
 
     async def _call(self, pool: str, url: str, access: ReplicaAccess, timeout_s: float) -> None:

@@ -22,6 +22,18 @@ def test_url_is_called_at_once_and_then_with_pauses_that_double_while_requests_a
     assert waker.due(401.0) == ["a"]
 
 
+def test_url_is_not_called_more_often_when_clients_give_up_again_and_again() -> None:
+    held: dict[str, int] = {}
+    waker = Waker(lambda: held, lambda _: (), lambda: 0.0)
+    waker.configure(policy(PoolSpec("a", (), hold=Hold(wake_url="http://scaler:1/wake"))))
+    calls = []
+    for now in range(1, 40):
+        held["a"] = now % 2
+        if waker.due(float(now)):
+            calls.append(now)
+    assert calls == [1, 11, 21, 31]
+
+
 def test_url_that_a_reload_has_changed_is_called_at_once() -> None:
     waker = Waker(lambda: {"a": 1}, lambda _: (), lambda: 0.0)
     for now, name in ((1.0, "wrong"), (2.0, "right"), (3.0, "right")):
