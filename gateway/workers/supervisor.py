@@ -66,10 +66,7 @@ class WorkerSupervisor:
         per_relay = -(-settings.max_connections // count) if settings.max_connections else None
         self._settings = settings.model_copy(update={"port": port})
         self._relay_settings = self._settings.model_copy(
-            update={
-                "max_connections": per_relay,
-                "max_receiving_bytes": settings.max_receiving_bytes // count,
-            }
+            update={"max_connections": per_relay, "max_receiving_bytes": settings.max_receiving_bytes // count}
         )
         self._started_unix_s = int(time.time())
         self._hash_seed = (seed_of(settings.state_dir) if settings.state_dir is not None else None) or new_seed()
@@ -332,15 +329,14 @@ class WorkerSupervisor:
             sock.close()
         for relay in self._relays:
             relay.control.say(Say.DRAIN)
-        decider = self._decider
         shut = self._loop.call_later(settings.drain_deadline_s, self._shut)
         ended = [asyncio.ensure_future(relay.ended.wait()) for relay in self._relays]
         if ended:
             await asyncio.wait(ended, timeout=settings.drain_deadline_s + 2 * CLOSE_GRACE_S)
         shut.cancel()
-        if decider is not None:
-            decider.control.say(Say.DRAIN)
-            await asyncio.wait([asyncio.ensure_future(decider.ended.wait())], timeout=CLOSE_S)
+        if self._decider is not None:
+            self._decider.control.say(Say.DRAIN)
+            await asyncio.wait([asyncio.ensure_future(self._decider.ended.wait())], timeout=CLOSE_S)
         for child in children:
             if child.process.poll() is None and not child.ended.is_set():
                 child.process.send_signal(signal.SIGKILL)

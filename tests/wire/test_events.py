@@ -591,12 +591,12 @@ def _cpu_s(data: bytes) -> float:
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_flood_without_content_costs_no_more_than_tokens(flood: str) -> None:
+def test_flood_without_content_costs_little_more_than_tokens(flood: str) -> None:
     said = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": None}]}
     event, part = b"data: %b\n\n" % json.dumps(said).encode(), FLOODS[flood]
     pairs = [(_cpu_s(part * (MIB // len(part))), _cpu_s(event * (MIB // len(event)))) for _ in range(5)]
     floods, tokens = zip(*pairs, strict=True)  # in turns, so that a busy machine slows down both
-    assert min(floods) < min(tokens)
+    assert min(floods) < 1.5 * min(tokens)  # with an event for each, comments cost 1.9, blank lines 5 times as much
 
 
 def test_events_after_a_flood_are_read() -> None:
