@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -130,7 +131,7 @@ def test_short_budget_leaves_promises_undecided_and_progress_is_lines_without_a_
     found = run("certify", replica, tmp_path, "20s", "--at", "0.5", "--budget", "10", "--json")
     assert found.exit_code in (3, 4), found.output
     assert {one["verdict"] for one in json.loads(found.stdout)["promises"]} == {"undecided"}
-    assert "0.5/s, 2 of 10 s, before the push; " in found.stderr
+    assert re.search(r"0\.5/s, \d of 10 s, before the push; ", found.stderr), found.stderr
 
 
 def test_find_reports_a_target_that_keeps_nothing(replica: str, tmp_path: Path) -> None:
