@@ -40,7 +40,8 @@ def serving(interval_s: float, cores: Cores, replicas: int = REPLICAS) -> Iterat
     assert process.stdout is not None
     try:
         ports, *with_tls = json.loads(process.stdout.readline())
-        yield Upstream(tuple(ports), interval_s, tuple(*with_tls), certificate)
+        tls = Upstream(tuple(with_tls[0]), interval_s, certificate) if with_tls else None
+        yield Upstream(tuple(ports), interval_s, tls=tls)
     finally:
         process.stdin.close()
         process.wait(10)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests.bench.answer import BadAnswer
@@ -24,12 +24,13 @@ STOP_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The replicas behind every target of a run. `tls_ports`: of the same with TLS, by this certificate."""
+    """The replicas behind every target of a run. `certificate`: of those that speak TLS."""
 
     ports: tuple[int, ...]
     interval_s: float
-    tls_ports: tuple[int, ...] = ()
     certificate: Path | None = None
+    tls: Upstream | None = None
+    """The same replicas with TLS; None if it cannot be had here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,7 @@ def _serve(port: int, upstream: Upstream, folder: Path) -> list[str]:
     # The policy has a folder of its own: tailgate watches it, and nothing else may change there.
     (folder / "policy").mkdir(exist_ok=True)
     written = folder / "policy" / "policy.yaml"
-    certificate = upstream.certificate if upstream.ports == upstream.tls_ports else None
-    written.write_text(policy(upstream.ports, upstream.interval_s, certificate))
+    written.write_text(policy(upstream.ports, upstream.interval_s, upstream.certificate))
     return ["serve", "--policy", str(written), "--port", str(port), "--admin-port", str(free_port())]
 
 
@@ -88,9 +88,9 @@ def _tailgate_traces(share: float) -> Command:
 
 
 def _tailgate_tls(port: int, upstream: Upstream, folder: Path) -> list[str]:
-    if upstream.certificate is None:
+    if upstream.tls is None:
         raise Skipped("openssl is not installed")
-    return _tailgate(port, replace(upstream, ports=upstream.tls_ports), folder)
+    return _tailgate(port, upstream.tls, folder)
 
 
 def _vllm_router(port: int, upstream: Upstream, folder: Path) -> list[str]:
