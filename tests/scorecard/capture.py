@@ -259,6 +259,11 @@ class Capture:
                 await self.changed.wait()
         return loop.time() - start
 
+    async def first_call(self) -> Call:
+        """The first request of a client, as soon as all of it is here."""
+        await self.until(lambda: self.calls)
+        return self.calls[0]
+
     async def __aenter__(self) -> Capture:
         await self.start()
         return self

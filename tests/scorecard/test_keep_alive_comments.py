@@ -16,7 +16,7 @@ from .conftest import Connect, GatewayFactory
 from .policies import rules
 from .raw import Client, chat
 from .test_several_processes import two_relays
-from .waiting import DEADLINE_S
+from .waiting import DEADLINE_S, until
 
 COMMENTS = "sse_comments: 100ms"
 COMMENT = b": keep-alive\n\n"
@@ -45,7 +45,7 @@ async def test_keep_alive_comments_before_the_first_token_do_not_count_as_ttft(
     headers = await _first_comment(client)
     assert (headers["x-request-id"], headers["x-tailgate-changed"]) == ("mine", "frobnicate")
     assert await client.chunk() == COMMENT, "and another one"
-    capture.calls[0].send(ANSWER)
+    (await capture.first_call()).send(ANSWER)
     body = await _rest(client)
     assert body.count(b"data:") == 3
     assert body.endswith(b"data: [DONE]\n\n")
@@ -78,6 +78,7 @@ async def test_request_can_be_retried_after_keep_alive_comments(
         client = await connect(gw.url)
         client.send(chat(stream=True))
         await _first_comment(client)
+        await until(lambda: capture.calls or other.calls)
         (first,) = [*capture.calls, *other.calls]
         capture.answer = other.answer = lambda call: Answer(ANSWER)
         first.send(b"", Then.RESET)
@@ -154,7 +155,7 @@ async def test_whole_answer_after_keep_alive_comments_becomes_events(
     client = await connect(gw.url)
     client.send(chat(stream=True, stream_options={"include_usage": True}))
     await _first_comment(client)
-    capture.calls[0].send(whole(CALLED))
+    (await capture.first_call()).send(whole(CALLED))
     *events, last = [line[6:] for line in (await _rest(client)).decode().splitlines() if line.startswith("data: ")]
     said, usage = map(json.loads, events)
     assert last == "[DONE]"
@@ -189,7 +190,7 @@ async def test_failure_after_keep_alive_comments_is_an_error_event_and_the_last_
     client = await connect(gw.url)
     client.send(chat(stream=True))
     await _first_comment(client)
-    capture.calls[0].send(answer.data, answer.then)
+    (await capture.first_call()).send(answer.data, answer.then)
     response = (await _rest(client)).decode()
     *_, last = [line for line in response.splitlines() if line.startswith("data:")]
     assert said.decode() in last
@@ -211,6 +212,7 @@ async def test_client_that_leaves_after_keep_alive_comments_frees_its_slot(
     client, next_one = await connect(gw.url), await connect(gw.url)
     client.send(chat(stream=True))
     await _first_comment(client)
+    await capture.first_call()
     next_one.send(chat(stream=True))
     client.fin()
     assert (await next_one.response()).body.endswith(b"data: [DONE]\n\n")
