@@ -96,6 +96,22 @@ def test_timeout_of_the_queue_does_not_count_on_hold() -> None:
     story.configured(policy(pool("p", "r1", hold=HOLD), tiers)).expect(dispatch("r1", of="a"))
 
 
+def test_requests_that_were_queued_when_their_pool_lost_its_replica_are_put_on_hold() -> None:
+    timeouts = Timeouts(1.0, NEVER_TOO_LATE.ttft_s, NEVER_TOO_LATE.idle_s, NEVER_TOO_LATE.total_s)
+    tiers = tier("std", timeouts=timeouts)
+    story = play(policy(pool("p", "r1", slots=1, hold=Hold(60.0, 2, 3500)), tiers)).arrives("a").sent("a")
+    story.first_token("a").whatever()
+    story.arrives("b").arrives("c").arrives("no-room").expect().fails("r1").whatever()
+    assert story.replica("r1").state is ReplicaState.DOWN
+    assert (story.pool("p").on_hold, story.pool("p").queued) == (2, 1)
+    story.at(30.0).expect(refuse(Reason.QUEUE_TIMEOUT, "no-room"), ended(Outcome.TIMEOUT, "no-room"))
+    story.finishes("a", AttemptOutcome.TRUNCATED).whatever()
+    story.recovers("r1").expect(dispatch("r1", of="b"))
+    story.sent("b").first_token("b").finishes("b").expect(commit("b"), ended(Outcome.OK, "b"), dispatch("r1", of="c"))
+    story.sent("c").first_token("c").finishes("c").whatever()
+    assert story.controller.holdings().is_empty
+
+
 def test_found_replica_gets_requests_only_after_a_check_has_passed() -> None:
     story = empty().arrives("a").configured(found("r1")).expect()
     assert story.replica("r1").state is not ReplicaState.UP

@@ -53,8 +53,8 @@ class ReplicaChanges:
     def moved(self, replica: Replica) -> None:
         """The breaker of `replica` changed. If its pool has no replica left, the pool's queue is moved to other pools.
 
-        If there is no other pool, the requests wait until their deadlines, since a replica may come back. A request
-        whose home is lost is placed again at once, or refused.
+        If there is no other pool, the requests are put on hold, or wait until their deadlines, since a replica may come
+        back. A request whose home is lost is placed again at once, or refused.
         """
         pool, now = replica.pool, self._call.now
         health = pool.spec.health
@@ -72,6 +72,8 @@ class ReplicaChanges:
                 self._life.unqueue(state)
                 state.ask(other)
                 self._scheduler.enter(state, other)
+            else:
+                self._scheduler.hold(state)
 
     def _replace_lost(self, pool: Pool) -> None:
         """Place queued requests again, or refuse them, if their home (down, drained, silent) or their model is lost."""

@@ -67,7 +67,9 @@ class Scheduler:
         return None
 
     def hold(self, state: RequestState) -> bool:
-        """Keep the request until a pool of its route has a replica. Returns False if none of them keeps it."""
+        """Keep the request until a pool of its route has a replica; take it out of its queue. Returns False if none of
+        them keeps it.
+        """
         request = state.request
         for spec in request.policy.route(request.model, request.tier):
             pool = self._state.fleet.pool(spec.name)
@@ -76,6 +78,7 @@ class Scheduler:
                 continue
             has_room = len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes
             if has_room and self._call.now < request.body_at + hold.time_s:
+                self._life.unqueue(state)
                 pool.held.add(state, pool.only_home(request))
                 self._state.on_hold += 1
                 state.held_by, state.decision = pool, None
