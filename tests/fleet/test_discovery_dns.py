@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from dnslib import AAAA, QTYPE, RCODE, RR, SRV, A
+from dnslib import AAAA, CNAME, QTYPE, RCODE, RR, SRV, A
 
 from gateway.core.pool_spec import Discovery, DnsRecord, DnsSource
 from gateway.fleet.discovery.dns import Answer, DnsFollower
@@ -83,6 +83,24 @@ def test_target_without_addresses_takes_none_from_the_others_and_the_shortest_tt
     del records.records[name, "SRV"][0]
     answer = follower(DnsSource(name, record=DnsRecord.SRV, server=server))[0].ask()
     assert answer == Answer(frozenset({("10.0.0.2", 8002)}), 7.0)
+
+
+def test_alias_that_holds_for_a_shorter_time_than_its_addresses_counts(zone: tuple[Zone, str]) -> None:
+    records, server = zone
+    srv = "_http._tcp.vllm.example."
+    records.records = {
+        ("vllm.example.", "CNAME"): [CNAME("blue.example.")],
+        (srv, "CNAME"): [CNAME("_http._tcp.blue.example.")],
+        ("_http._tcp.blue.example.", "SRV"): [SRV(0, 1, 8001, "vllm.example.")],
+        ("blue.example.", "A"): [A("10.0.0.1")],
+    }
+    records.ttl = 86400
+    records.ttls = {"vllm.example.": 7}
+    answer = follower(DnsSource("vllm.example", 8000, server=server))[0].ask()
+    assert answer == Answer(frozenset({("10.0.0.1", 8000)}), 7.0)
+    records.ttls |= {srv: 5}
+    answer = follower(DnsSource(srv, record=DnsRecord.SRV, server=server))[0].ask()
+    assert answer == Answer(frozenset({("10.0.0.1", 8001)}), 5.0)
 
 
 def test_name_that_does_not_exist_has_no_addresses(zone: tuple[Zone, str]) -> None:

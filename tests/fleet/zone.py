@@ -34,6 +34,9 @@ class Zone(BaseResolver):
             return reply
         if all(known != name for known, _ in self.records):
             reply.header.rcode = RCODE.NXDOMAIN
+        while alias := self.records.get((name, "CNAME")):
+            reply.add_answer(RR(name, QTYPE.CNAME, rdata=alias[0], ttl=self.ttls.get(name, self.ttl)))
+            name = str(alias[0])
         for data in self.records.get((name, kind), ()):
             reply.add_answer(RR(name, getattr(QTYPE, kind), rdata=data, ttl=self.ttls.get(name, self.ttl)))
         if kind == "SRV":

@@ -117,7 +117,7 @@ class DnsFollower(Follower):
             if rrset.rdtype in _FAMILIES:
                 told.setdefault(rrset.name, []).append(rrset)
         found: set[tuple[str, int]] = set()
-        ttl_s, is_whole = float(answer.rrset.ttl), True
+        ttl_s, is_whole = float(answer.chaining_result.minimum_ttl), True
         for record in answer.rrset:
             rrsets = told.get(record.target, [])
             with suppress(dns.resolver.NXDOMAIN):
@@ -129,8 +129,13 @@ class DnsFollower(Follower):
 
 def _both_families(resolver: dns.resolver.Resolver, name: str | dns.name.Name) -> list[dns.rrset.RRset]:
     """A family that fails fails both, since its addresses would else be missing."""
-    answers = [resolver.resolve(name, family, raise_on_no_answer=False) for family in _FAMILIES]
-    return [answer.rrset for answer in answers if answer.rrset is not None]
+    found: list[dns.rrset.RRset] = []
+    for family in _FAMILIES:
+        answer = resolver.resolve(name, family, raise_on_no_answer=False)
+        if answer.rrset is not None:
+            answer.rrset.update_ttl(answer.chaining_result.minimum_ttl)  # aliases may hold for a shorter time
+            found.append(answer.rrset)
+    return found
 
 
 def _addresses(rrsets: list[dns.rrset.RRset]) -> list[str]:
