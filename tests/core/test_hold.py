@@ -8,6 +8,7 @@ from gateway.core.policy import Model, Policy, Retry
 from gateway.core.pool_spec import Hold, Timeouts
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.core.sample import Sample
+from gateway.core.slo import Objective, Slo
 from gateway.core.snapshot import ReplicaState
 from tests.footprint import footprint
 
@@ -206,3 +207,26 @@ def test_requests_that_left_while_on_hold_take_no_memory() -> None:
     for number in range(1000):
         story.arrives(f"a{number}").leaves(f"a{number}")
     assert footprint(found.held) < 2 * before
+
+
+def test_fallback_with_a_free_slot_serves_requests_on_hold_that_were_never_sent() -> None:
+    tiers, models = tier("std", fallback="small"), (Model("m", ("large",)), Model("small", ("small",)))
+    large = pool("large", "r1", slots=1, hold=HOLD)
+    story = play(policy(large, pool("small", "s1", slots=1), tiers, models=models)).arrives("a").arrives("b")
+    story.arrives("c").whatever().fails("r1").expect(dispatch("s1", of="b", model="small"), cancel("a"))
+    story.cancelled("a").whatever()
+    assert story.pool("large").on_hold == 2
+    story.sent("b").first_token("b").finishes("b")
+    story.expect(commit("b"), ended(Outcome.OK, "b", pool="small"), dispatch("s1", of="c", model="small"))
+    story.sent("c").first_token("c").finishes("c").expect(commit("c"), ended(Outcome.OK, "c"))
+    story.recovers("r1").expect(dispatch("r1", of="a"))
+
+
+def test_request_that_was_queued_before_its_hold_teaches_the_forecasts_nothing() -> None:
+    slo = Slo(ttft=(Objective(0.5, 1.0),))
+    made = policy(pool("p", "r1", slots=1, hold=HOLD), tier("std", slo=slo))
+    story = play(made).arrives("a").sent("a").first_token("a").arrives("b").fails("r1").whatever()
+    story.finishes("a", AttemptOutcome.TRUNCATED).at(40.0).recovers("r1").whatever()
+    story.sent("b").first_token("b").finishes("b").whatever()
+    assert story.records["b"].waited
+    assert story.records["b"].breach is None

@@ -249,7 +249,7 @@ class Promises:
         if fairness is not None and not state.counted:
             state.counted = True
             fairness.decided(offer.prompt_likely, True, forecast.at)
-        self._drop(state)  # it was admitted before if it moved here from the queue of a pool without replicas
+        self.drop(state)  # it was admitted before if it moved here from the queue of a pool without replicas
         judges = self._judges.get(state.request.tier.name)
         if judges is None or not state.request.stream:
             return
@@ -269,7 +269,7 @@ class Promises:
         promised, state.promised = state.promised, None
         return promised if promised is not None else []
 
-    def _drop(self, state: RequestState) -> None:
+    def drop(self, state: RequestState) -> None:
         """Remove a request, without an answer, from the judges that count it."""
         if state.promised is not None:
             for judge, late, _ in self._promised(state):
@@ -300,7 +300,7 @@ class Promises:
                     judge.judged(late, True, now, had_costs)
                 else:
                     judge.dropped(late)
-        self._drop(state)
+        self.drop(state)
         tier = state.request.tier
         if record.pool is None or state.forecast is None or state.was_overfilled:
             return  # the replica was filled beyond the step limit, so the answer shows nothing about the limit

@@ -9,9 +9,9 @@ from gateway.core.queueing.queued_request import QueuedRequest
 from gateway.core.request import Request
 from gateway.core.serving import sent_name
 
-Kind = tuple[str, str, str, str]
-"""Model, its name at replicas, tier, and home of a pinned request. Requests of one kind wait for the same replicas: if
-the first has to wait, so do the others.
+Kind = tuple[str, str, str, str, bool]
+"""Model, its name at replicas, tier, home of a pinned request, and whether it may fall back. Requests of one kind wait
+for the same replicas: if the first has to wait, so do the others.
 """
 _Turn = tuple[int, float, float, int]
 
@@ -28,10 +28,12 @@ class HeldRequests:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, state: QueuedRequest, home: str) -> None:
-        """Keep a request. `home`: the only replica that may serve it; empty if any may, or if none is known yet."""
+    def add(self, state: QueuedRequest, home: str, falls_back: bool) -> None:
+        """Keep a request. `home`: the only replica that may serve it; empty if any may, or if none is known yet.
+        `falls_back`: whether replicas of the fallback may serve it, too.
+        """
         request = state.request
-        kind = request.model.name, sent_name(request), request.tier.name, home
+        kind = request.model.name, sent_name(request), request.tier.name, home, falls_back
         self._held[request.id] = kind, state
         insort(self._turns.setdefault(kind, []), _turn(request))
         self.bytes += request.body_bytes

@@ -10,7 +10,7 @@ from gateway.core.offer import Offer
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.sample import GatewayLoad, Sample
 from gateway.core.scheduling.lifecycle import Lifecycle
-from gateway.core.scheduling.scheduler import Scheduler
+from gateway.core.scheduling.scheduler import Scheduler, fallback
 from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 from gateway.core.snapshot import ReplicaState
 
@@ -74,6 +74,8 @@ class ReplicaChanges:
                 self._scheduler.enter(state, other)
             else:
                 self._scheduler.hold(state)
+        if self._state.on_hold:
+            self._scheduler.pump(pool)  # the fallback may have room for them
 
     def _replace_lost(self, pool: Pool) -> None:
         """Place queued requests again, or refuse them, if their home (down, drained, silent) or their model is lost."""
@@ -98,9 +100,10 @@ class ReplicaChanges:
         for pool in self._fleet:
             self._replace_lost(pool)
             for held in pool.held.all():
+                state = self._state.requests[held.request.id]
                 pool.held.remove(held)
-                pool.held.add(held, pool.only_home(held.request))
-                self._life.arm(self._state.requests[held.request.id])  # the new policy may hold it for a shorter time
+                pool.held.add(held, pool.only_home(held.request), fallback(state) is not None)
+                self._life.arm(state)  # the new policy may hold it for a shorter time
             for state in self._state.waiting(pool):
                 if state.request.affinity.stored is not None and pool.home(state.request) is None:
                     moved.append(state)

@@ -10,6 +10,7 @@ from gateway.core.decision import Decision, Verdict
 from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.offer import Offer
 from gateway.core.queueing.held import Kind
+from gateway.core.request import Request
 from gateway.core.request_state import RequestState
 from gateway.core.results import Outcome, Reason, RunningAttempt
 from gateway.core.scheduling.attempts import AttemptLifecycle
@@ -18,6 +19,11 @@ from gateway.core.scheduling.next_queued import NextQueued, has_room
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.scheduling.state import State
 from gateway.core.serving import fallback_of
+
+
+def fallback(state: RequestState) -> Request | None:
+    """A copy of the request for its fallback. None if there is none, or if it was sent to a replica before."""
+    return None if state.attempts else fallback_of(state.request)
 
 
 class Scheduler:
@@ -51,11 +57,7 @@ class Scheduler:
 
     def place(self, state: RequestState) -> Offer | None:
         """Find the pool that will serve the request; None if there is none. The request is on hold or refused then."""
-        found = self._places.find(state.request, self._call.now)
-        if isinstance(found, Unplaceable) and found.why is Reason.NO_REPLICAS:
-            other = fallback_of(state.request)
-            there = found if other is None else self._places.find(other, self._call.now)
-            found = there if isinstance(there, Offer) else found
+        found = self._find(state)
         if isinstance(found, Offer):
             state.ask(found)
             return found
@@ -65,6 +67,13 @@ class Scheduler:
         wait_s = None if found.retry_after_s is None else self._retry_after.jittered(found.retry_after_s)
         self._life.refuse(state, found.outcome, found.why, wait_s, found.detail)
         return None
+
+    def _find(self, state: RequestState) -> Offer | Unplaceable:
+        """The offer to a pool of the model, or to one of the fallback if those have no replica."""
+        found = self._places.find(state.request, self._call.now)
+        other = fallback(state) if isinstance(found, Unplaceable) and found.why is Reason.NO_REPLICAS else None
+        there = found if other is None else self._places.find(other, self._call.now)
+        return there if isinstance(there, Offer) else found
 
     def hold(self, state: RequestState) -> bool:
         """Keep the request until a pool of its route has a replica; take it out of its queue. Returns False if none of
@@ -79,9 +88,11 @@ class Scheduler:
             has_room = len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes
             if has_room and self._call.now < request.body_at + hold.time_s:
                 self._life.unqueue(state)
-                pool.held.add(state, pool.only_home(request))
+                pool.held.add(state, pool.only_home(request), fallback(state) is not None)
                 self._state.on_hold += 1
-                state.held_by, state.decision = pool, None
+                state.held_by = pool
+                state.decision = state.forecast = None  # the wait for a replica teaches the forecasts nothing
+                self._admission.promises.drop(state)
                 self._life.arm(state)
                 return True
         return False
@@ -193,7 +204,7 @@ class Scheduler:
 
         `may_wait`: whether the request may be queued there. A request that has waited already must be sent at once.
         """
-        other = fallback_of(state.request)
+        other = fallback(state)
         if other is None:
             return False
         now = self._call.now
@@ -284,10 +295,10 @@ class Scheduler:
         waiting: set[Kind] = set()
         while (first := pool.held.first(waiting)) is not None:
             kind, held = first
-            state, now = self._requests[held.request.id], self._call.now
+            state = self._requests[held.request.id]
             if self._life.has_expired(state):
                 continue
-            offer = self._places.find(state.request, now)
+            offer = self._find(state)
             if isinstance(offer, Unplaceable):
                 if offer.outcome is Outcome.INVALID:
                     self._life.refuse(state, offer.outcome, offer.why, None, offer.detail)
