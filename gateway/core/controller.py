@@ -188,12 +188,14 @@ class Controller(Inspector):
         return commands
 
     def leave(self, request_id: int, now: float, why: Reason = Reason.CLIENT_GONE) -> list[Command]:
-        """The client has left, or has not read for too long. Nothing more can be sent to it."""
+        """The client has left, or has not read for too long. Nothing more can be sent to it. Or the process that serves
+        it is shutting down: it is sent an error.
+        """
         commands = self._call.begin(now)
         state = self._requests.get(request_id)
         if state is not None:
             left = state.pool if state.waiting else None
-            self.lifecycle.end(state, Outcome.ABANDONED, why)
+            self.lifecycle.end(state, Outcome.REFUSED if why is Reason.SHUTTING_DOWN else Outcome.ABANDONED, why)
             if left is not None:
                 self.scheduler.serve_behind(state, left)
         return commands

@@ -161,16 +161,15 @@ class RemoteDriver(Driver):
 
     def paused(self, attempt: int) -> None:
         self._pause(attempt, True)
-        self.tell((frames.PAUSED, self.clock(), attempt))
+
+    def resumed(self, attempt: int) -> None:
+        self._pause(attempt, False)
 
     def _pause(self, attempt: int, is_paused: bool) -> None:
         held = self._attempts.get(attempt)
         if held is not None:
             held.is_paused = is_paused
-
-    def resumed(self, attempt: int) -> None:
-        self._pause(attempt, False)
-        self.tell((frames.RESUMED, self.clock(), attempt))
+        self.tell((frames.PAUSED if is_paused else frames.RESUMED, self.clock(), attempt))
 
     def finish(self, attempt: int, result: AttemptResult, pool: str, replica: str) -> None:
         held = self._attempts.pop(attempt, None)
@@ -186,6 +185,11 @@ class RemoteDriver(Driver):
         if held is not None:
             held.left = why
         self.tell((frames.LEAVE, self.clock(), request_id, why.value))
+
+    def shut(self) -> None:
+        """End every request that is still under way, because the time for draining is over."""
+        for request_id in self._requests:
+            self.leave(request_id, Reason.SHUTTING_DOWN)
 
     def broke(self, request_id: int, callback: Callback, error: Exception) -> None:
         self.supervisor.caught(callback, error)
@@ -284,8 +288,7 @@ class RemoteDriver(Driver):
             opened = RemoteAttempt(attempt, replica)
             self._attempts[attempt] = held.attempts[attempt] = opened
             self._told_left(held.request, frame[7])
-            asked = cast(int, frame[4]), cast(bool, frame[5]), cast(str, frame[6])
-            exchange.dispatch(attempt, replica, *asked)
+            exchange.dispatch(attempt, replica, cast(int, frame[4]), cast(bool, frame[5]), cast(str, frame[6]))
         elif kind == frames.COMMIT:
             committed = held.attempts.get(cast(int, frame[2]))
             if committed is not None:
@@ -330,13 +333,10 @@ class RemoteDriver(Driver):
             except Exception as again:  # noqa: BLE001 - nothing more can be done for the request
                 self.supervisor.caught(Callback.COMMAND, again)
 
-    # ---- facts
-
     def _told_left(self, request: Request, left: object) -> None:
         if left is not None:
             pair = cast("list[list[float] | None]", left)
-            requests, tokens = _rate(pair[0]), _rate(pair[1])
-            self._left[request.tenant, request.tier.name] = requests, tokens
+            self._left[request.tenant, request.tier.name] = _rate(pair[0]), _rate(pair[1])
 
     def limited(self, tenant: str, tier: str, why: Reason, until: float) -> None:
         """A tenant is beyond a limit until a time; or no longer, if it has passed."""

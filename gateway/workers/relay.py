@@ -247,8 +247,11 @@ class Relay:
             return
         api.handler.leaving = api.handler.draining = True
         listener.should_exit = True
-        cut = self._loop.call_later(self._settings.drain_deadline_s + CLOSE_GRACE_S, api.limits.abort_all)
+        deadline_s = self._settings.drain_deadline_s
+        deadline = self._loop.call_later(deadline_s, self._driver.shut)
+        cut = self._loop.call_later(deadline_s + CLOSE_GRACE_S, api.limits.abort_all)
         await asyncio.wait([serving])
+        deadline.cancel()
         cut.cancel()
         await api.aclose()
         if self._channel is not None:
