@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -20,6 +22,10 @@ settings.register_profile(
     derandomize="TAILGATE_EXAMPLES" not in os.environ,
 )
 settings.load_profile("tests")
+
+# Clients of httpx give up after 5 s. A busy machine may take that long where a test means to wait.
+for phase in ("connect", "read", "write", "pool"):
+    setattr(inspect.signature(httpx.AsyncClient).parameters["timeout"].default, phase, 60.0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
