@@ -16,6 +16,7 @@ from loadtests.commands.options import (
     ExtraOption,
     GoodputOption,
     KeyOption,
+    MaxLateOption,
     MixOption,
     ModelOption,
     PolicyOption,
@@ -51,6 +52,7 @@ def certify_command(
         float, typer.Option(parser=seconds(10.0), metavar="S", help="Longest time; the test ends once all is decided.")
     ] = 600.0,
     seed: SeedOption = 1,
+    max_late: MaxLateOption = 10.0,
     admin: Annotated[
         str | None,
         typer.Option(metavar="URL", show_default=False, help="Admin port: say what the gateway's own metrics count."),
@@ -87,7 +89,9 @@ def certify_command(
             check_writable(path, option, folder=is_folder)
     with wrong_input(errors):
         before = {} if baseline is None else shares_of(baseline)
-        options = Options(targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, 0.01, admin)
+        options = Options(
+            targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, max_late / 1e3, admin
+        )
         judged = Judged(options)
         found = uvloop.run(_certified(judged, at, budget))
     less = {one.promise.name for one in found.judgements if is_less(one, before)}
@@ -108,7 +112,8 @@ def certify_command(
         raise typer.Exit(130)
     if not found.on_time:
         errors.print(
-            "Do not trust this: over 1% of the requests left more than 10 ms late. Lower the rate, or give it a core",
+            f"Do not trust this: over 1% of the requests left more than {max_late:g} ms late. Lower the rate, give the "
+            "generator a core, or accept more by --max-late",
             style="red",
         )
         raise typer.Exit(3)
@@ -197,8 +202,8 @@ def as_markdown(document: dict[str, Any]) -> str:
 
 
 def _measured(one: dict[str, Any]) -> str:
-    if one["kept"] is None:
-        return f"{one['requests']:,} requests, too few"
+    if one["kept"] is None or (one["low"], one["high"]) == (0.0, 1.0):
+        return f"{one['misses']:,} of {one['requests']:,} requests missed it, too few to tell"
     measured = f"{100 * one['kept']:.4g}% ({100 * one['low']:.4g} to {100 * one['high']:.4g}%)"
     if one["gateway_kept"] is None:
         return measured

@@ -20,6 +20,7 @@ from loadtests.commands.options import (
     ExtraOption,
     GoodputOption,
     KeyOption,
+    MaxLateOption,
     MixOption,
     ModelOption,
     PolicyOption,
@@ -59,6 +60,7 @@ def find_command(
     budget: Annotated[float, typer.Option(parser=seconds(10.0), metavar="S", help="Longest time in all.")] = 1800.0,
     cool: Annotated[float, typer.Option(parser=seconds(0.0), metavar="S", help="Pause after a broken promise.")] = 5.0,
     seed: SeedOption = 1,
+    max_late: MaxLateOption = 10.0,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", show_default=False, help="Folder for find.json and a picture.")
     ] = None,
@@ -78,7 +80,9 @@ def find_command(
     if out is not None:
         make_folder(out, "--out")
     with wrong_input(errors):
-        options = Options(targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, 0.01)
+        options = Options(
+            targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, max_late / 1e3
+        )
         judged = Judged(options)
         found = uvloop.run(_found(judged, (from_, up_to), each, budget, cool))
     document = as_document(found)
@@ -92,7 +96,9 @@ def find_command(
         console().print(headline(found), style="bold")
     if not all(one.on_time for one in found.steps):
         errors.print(
-            "The search ended because the generator was late: the target may do more. Give it a core", style="red"
+            "The search ended because the generator was late: the target may do more. Give the generator a core, or "
+            "accept more by --max-late",
+            style="red",
         )
     raise typer.Exit(status(found))
 

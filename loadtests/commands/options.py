@@ -1,4 +1,4 @@
-"""The options of both `find` and `certify`."""
+"""The options that `find` and `certify` share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from gateway.cli.quantities import finite
 
 TargetOption = Annotated[
     list[str], typer.Option("--target", metavar="URL", help="The gateway, or any server with an OpenAI API.")
@@ -29,5 +31,9 @@ ExtraOption = Annotated[
 ]
 GoodputOption = Annotated[
     float, typer.Option(min=0.01, max=0.9999, help="Share of the requests of each tier that has to be good.")
+]
+MaxLateOption = Annotated[
+    float,
+    typer.Option("--max-late", min=0.1, callback=finite, help="Largest accepted lateness of the generator, p99 in ms."),
 ]
 SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of arrivals, lengths and prompts.")]

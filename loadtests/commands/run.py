@@ -22,6 +22,7 @@ from gateway.core.policy import Policy
 from gateway.policy import PolicyErrors, load
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.commands.asked import check_warmup, fields_of, keys_of, one_target, traffic_of, unnamed_tier, whose
+from loadtests.commands.options import MaxLateOption
 from loadtests.commands.progress import Progress
 from loadtests.commands.prompts import History, PromptOptions, prompts_of
 from loadtests.commands.report import conclude
@@ -185,12 +186,7 @@ def run_command(
     processes: Annotated[
         int, typer.Option(min=1, max=256, help="Generators on this machine; their rows are merged.")
     ] = 1,
-    max_late: Annotated[
-        float,
-        typer.Option(
-            "--max-late", min=0.1, callback=finite, help="Largest accepted lateness of the generator, p99 in ms."
-        ),
-    ] = 10.0,
+    max_late: MaxLateOption = 10.0,
     allow_late: Annotated[
         bool, typer.Option("--allow-late", help="Exit with 0 even if the generator was later, and never give up.")
     ] = False,

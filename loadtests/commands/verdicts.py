@@ -189,7 +189,7 @@ def recovered(found: Step) -> str:
 
 def told(one: Judgement) -> str:
     """A promise, and the share that kept it with its interval."""
-    if one.kept is None:
-        return f"{one.promise.name}: too little is known ({one.requests:,} requests)"
+    if one.kept is None or (one.kept.low, one.kept.high) == (0.0, 1.0):
+        return f"{one.promise.name}: {one.misses:,} of {one.requests:,} requests missed it, too few to tell"
     low, high = 100 * one.kept.low, 100 * one.kept.high
     return f"{one.promise.name}: {100 * one.kept.share:.4g}% ({low:.4g} to {high:.4g}%)"
