@@ -96,6 +96,7 @@ def compile_modules(target: Path, files: list[str]) -> None:
                 place = target.joinpath(*name.split("."))
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(shim, f"{place}{suffix}")
+        print("progress: waiting for the two libraries, which take the longest")
         for future in made:
             shutil.copy(future.result(), target)
     shutil.rmtree(work)
