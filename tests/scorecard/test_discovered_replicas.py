@@ -159,10 +159,10 @@ async def test_most_replicas_of_a_file_stay_when_it_loses_them_until_their_healt
 
 
 async def test_file_lists_replicas_of_several_pools_by_their_labels_each_once(
-    tmp_path: Path, captures: list[Capture]
+    tmp_path: Path, captures: list[Capture], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two, three, four = captures
-    publish(tmp_path, targets(one, two, pool="a"), targets(three, two, four, pool="b"))
+    publish(tmp_path, targets(one, two, four, pool="a"), targets(three, two, four, pool="b"))
     path = tmp_path / "policy.yaml"
     path.write_text(
         f"""\
@@ -179,6 +179,9 @@ tiers: {{free: {{}}}}
         assert next(spec.url for spec in pools["a"].replicas) == four.url
         assert {spec.url for spec in pools["a"].replicas} == {four.url, one.url, two.url}
         assert {spec.url for spec in pools["b"].replicas} == {three.url}
+    (said,) = [line for line in caplog.messages if "another pool" in line]
+    twice = ", ".join(sorted([two.url, four.url]))
+    assert said == f"pool b does not get what another pool has already: 2 ({twice})"
 
 
 async def test_reload_keeps_found_replicas_and_their_connections(

@@ -51,6 +51,8 @@ class _Pool:
     discovery: Discovery
     membership: Membership
     sources: dict[Source, _Followed] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+    """Found addresses that are replicas of another pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +141,18 @@ class ReplicaFinder:
         pools = dict(policy.pools)
         for name, pool in self._pools.items():
             found: list[ReplicaSpec] = []
+            elsewhere: set[str] = set()
             for url in pool.membership.urls:
                 specs = replicas_at(url, "", pool.discovery.dp, is_found=True)
                 if url not in urls and not any(spec.name in names for spec in specs):
                     urls.add(url)
                     names.update(spec.name for spec in specs)
                     found += specs
+                elif name in pools and all(spec.url != url for spec in pools[name].replicas):
+                    elsewhere.add(url)
+            if new := elsewhere - pool.elsewhere:
+                log.warning("pool %s does not get what another pool has already: %s", name, _counted(new))
+            pool.elsewhere = elsewhere
             if name in pools:
                 pools[name] = replace(pools[name], replicas=(*pools[name].replicas, *found))
         return replace(policy, pools=pools)
