@@ -33,7 +33,7 @@ def test_engine_time_longer_than_the_client_wait_is_an_error(found_s: list[float
 @pytest.mark.long
 def test_time_outside_of_engines_is_measured_over_real_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     """At half speed, a wrong unit of engine seconds would make an error of .1 s or more."""
-    monkeypatch.setattr(on_the_way, "MAX_LATE_S", 1.0)  # on a busy machine the generator is late, which is no fault here
+    monkeypatch.setattr(on_the_way, "MAX_LATE_S", 1.0)  # a busy machine is late, which is no fault here
     slow = OVERLOAD.model_copy(update={"time_scale": 0.5})
     found_s = asyncio.run(on_the_way.ways_s(slow, OURS, 5, 0.03))
     assert len(found_s) == 5
