@@ -48,7 +48,7 @@ def generator(runner: Runner) -> Findings:
         for run in range(1, runs + 1):
             for load in _loads(seconds):
                 runner.tell(f"run {run} of {runs}, {load.name}")
-                target = f"http://127.0.0.1:{json.loads(slow if load.slow else fast)[0]}"
+                target = f"http://127.0.0.1:{json.loads(slow if load.slow else fast)[0][0]}"
                 common = ["--target", target, "--duration", f"{load.seconds:g}", "--warmup", "1", "--seed", f"{run}"]
                 options = ["--workload", load.workload, "--rate", f"{load.rate:g}", "--no-probe", "--allow-late"]
                 found.setdefault(load.name, []).append(tested([*common, *options, "--grace", "30"], cores.load))

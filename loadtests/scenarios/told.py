@@ -81,7 +81,7 @@ def how(played: Played) -> str:
     late = max(of["generator"]["late_p99_s"] for of in tests)
     return (
         f"{played.scenario.replicas} emulated replicas at {played.scenario.time_scale:g} times their speed; "
-        f"{tests[0]['seconds']:.0f} s count. The "
+        f"{tests[0]['seconds']:.0f} s count: answered are those that ended then, good those that were due then. The "
         f"generator's p99 lateness: {1e3 * late:.1f} ms ({1e3 * MAX_LATE_S:.0f} allowed)."
     )
 
