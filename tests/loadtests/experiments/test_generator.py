@@ -1,20 +1,26 @@
-"""The load generator sends every load of its experiment to the bench's upstream."""
+"""The experiment of the load generator reaches the bench's upstream."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import httpx
 import pytest
 
 from loadtests.experiments import generator
 from loadtests.experiments.runner import QUICK, Runner
 
 
-@pytest.mark.long
-def test_each_load_of_the_generator_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator, "QUICK_SECONDS", 1.5)
-    monkeypatch.setattr(generator, "REQUESTS_PER_S", 60.0)
-    monkeypatch.setattr(generator, "CHUNKS_PER_S", 1280.0)
-    monkeypatch.setattr(generator, "STREAMS", 30)
-    found = generator.generator(Runner(QUICK))
-    assert found.figures["unanswered"].value == 0
-    assert found.figures["streams_at_once"].value > 1
-    assert [row[0] for row in found.grids[0].rows] == [load.name for load in generator._loads(1.5)]
+class Reached(Exception):
+    """The target answered."""
+
+
+def test_first_load_of_the_generator_is_for_the_upstream_of_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tested(options: Sequence[str], cores: frozenset[int] | None) -> dict[str, object]:
+        answer = httpx.post(f"{options[options.index('--target') + 1]}/v1/chat/completions", json={"max_tokens": 1})
+        assert answer.json()["object"] == "chat.completion"
+        raise Reached
+
+    monkeypatch.setattr(generator, "tested", tested)
+    with pytest.raises(Reached):
+        generator.generator(Runner(QUICK))
