@@ -188,7 +188,8 @@ async def run_hold(spec: Hold) -> HoldResult:
     events = sum(reader.answer.events for reader in readers) - sum(at_start)
     fewest = _fewest(readers, at_start, 0)
     errors = [reader.error for reader in readers if reader.error is not None]
-    errors += [f"status {reader.answer.status}" for reader in readers if reader.answer.status not in (0, 200)]
+    refused = [reader.answer for reader in readers if reader.answer.status not in (0, 200)]
+    errors += [f"status {answer.status}: {answer.first[:300]!r}" for answer in refused]
     errors += [*probe_errors, *([f"{len(silent)} streams had no first token"] if silent else [])]
     alive = sum(reader.error is None and not reader.answer.done for reader in readers)
     for reader in readers:
