@@ -89,9 +89,11 @@ class Soak:
         self._emulator = emulator
         self._path = path
         self._random = Random(seed)
+        self._sent = 0
         self._asked: dict[str, str] = {}
-        """How each request went, by its id."""
+        """How each request of this cycle went, by its id. Kept for longer, it would grow beside the gateway."""
         self._recorded: Counter[str] = Counter()
+        """Records of this cycle's requests, by their ids."""
         self._harmed_at: dict[int, float] = {}
         ring = gateway.records.ring
         assert ring is not None
@@ -127,7 +129,8 @@ class Soak:
 
     async def _ask_again(self, client: httpx.AsyncClient, until: float) -> None:
         while time.monotonic() < until:
-            request_id = f"soak-{len(self._asked)}"
+            request_id = f"soak-{self._sent}"
+            self._sent += 1
             self._asked[request_id] = "under way"
             what = self._random.choices(
                 (self._ask, self._leave, self._break_off, self._send_rubbish), weights=(12, 4, 1, 1)
@@ -287,9 +290,11 @@ class Soak:
             self._is_wrong(f"{len(twice)} requests with several records, such as {twice[0]}")
         if unknown := self._recorded.keys() - self._asked:
             self._is_wrong(f"{len(unknown)} records of requests that nobody sent, such as {next(iter(unknown))}")
+        self._asked.clear()
+        self._recorded.clear()
         # A connection that the gateway forgot is not among these: the replica closed it.
         kept_alive = sum(len(replica.connections) for replica in self._emulator.replicas)
-        self.result.quiet.append(held(len(self._asked), kept_alive))
+        self.result.quiet.append(held(self._sent, kept_alive))
 
     def _left_over(self) -> list[str]:
         holdings = self._gateway.controller.holdings()

@@ -25,10 +25,11 @@ from loadtests.commands.options import (
     TargetOption,
     WorkloadOption,
 )
-from loadtests.commands.verdicts import Judged, Options, told, wrong_input
+from loadtests.commands.verdicts import Judged, Options, in_words, told, wrong_input
 from loadtests.terminal.written import check_writable, writing
 from loadtests.verdict.gateway_counts import differs
 from loadtests.verdict.promises import Judgement, Verdict
+from loadtests.verdict.sequential import Bounds
 from loadtests.verdict.step import CERTIFY_WRONG, Step
 from loadtests.verdict.trial import Part
 
@@ -202,9 +203,8 @@ def as_markdown(document: dict[str, Any]) -> str:
 
 
 def _measured(one: dict[str, Any]) -> str:
-    if one["kept"] is None or (one["low"], one["high"]) == (0.0, 1.0):
-        return f"{one['misses']:,} of {one['requests']:,} requests missed it, too few to tell"
-    measured = f"{100 * one['kept']:.4g}% ({100 * one['low']:.4g} to {100 * one['high']:.4g}%)"
+    kept = None if one["kept"] is None else Bounds(one["kept"], one["low"], one["high"])
+    measured = in_words(one["misses"], one["requests"], kept)
     if one["gateway_kept"] is None:
         return measured
     beyond = ", beyond the interval" if one["gateway_differs"] else ""

@@ -28,7 +28,7 @@ from loadtests.replay.traffic import Traffic
 from loadtests.replay.written import Written
 from loadtests.verdict.gateway_counts import beside
 from loadtests.verdict.promises import Judgement, Promise, promises_of
-from loadtests.verdict.sequential import MIN_STRETCHES
+from loadtests.verdict.sequential import MIN_STRETCHES, Bounds
 from loadtests.verdict.step import Rules, Step, step, stretch_of, worst_of
 from loadtests.verdict.trial import PUSH, Part
 
@@ -189,7 +189,11 @@ def recovered(found: Step) -> str:
 
 def told(one: Judgement) -> str:
     """A promise, and the share that kept it with its interval."""
-    if one.kept is None or (one.kept.low, one.kept.high) == (0.0, 1.0):
-        return f"{one.promise.name}: {one.misses:,} of {one.requests:,} requests missed it, too few to tell"
-    low, high = 100 * one.kept.low, 100 * one.kept.high
-    return f"{one.promise.name}: {100 * one.kept.share:.4g}% ({low:.4g} to {high:.4g}%)"
+    return f"{one.promise.name}: {in_words(one.misses, one.requests, one.kept)}"
+
+
+def in_words(misses: int, requests: int, kept: Bounds | None) -> str:
+    """The share in percent with its interval, or that there are too few requests for one."""
+    if kept is None or (kept.low, kept.high) == (0.0, 1.0):
+        return f"{misses:,} of {requests:,} requests missed it, too few to tell"
+    return f"{100 * kept.share:.4g}% ({100 * kept.low:.4g} to {100 * kept.high:.4g}%)"

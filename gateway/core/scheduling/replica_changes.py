@@ -10,7 +10,7 @@ from gateway.core.offer import Offer
 from gateway.core.request_state import Attempt, RequestState
 from gateway.core.sample import GatewayLoad, Sample
 from gateway.core.scheduling.lifecycle import Lifecycle
-from gateway.core.scheduling.scheduler import Scheduler, fallback
+from gateway.core.scheduling.scheduler import Scheduler
 from gateway.core.scheduling.state import BREAKERS, OTHERS, State
 from gateway.core.snapshot import ReplicaState
 
@@ -102,8 +102,7 @@ class ReplicaChanges:
             for held in pool.held.all():
                 state = self._state.requests[held.request.id]
                 pool.held.remove(held)
-                pool.held.add(held, pool.only_home(held.request), fallback(state) is not None)
-                self._life.arm(state)  # the new policy may hold it for a shorter time
+                self._scheduler.keep(state, pool)  # the new policy may hold it for a shorter time
             for state in self._state.waiting(pool):
                 if state.request.affinity.stored is not None and pool.home(state.request) is None:
                     moved.append(state)

@@ -88,14 +88,18 @@ class Scheduler:
             has_room = len(pool.held) < hold.limit and pool.held.bytes + request.body_bytes <= hold.bytes
             if has_room and self._call.now < request.body_at + hold.time_s:
                 self._life.unqueue(state)
-                pool.held.add(state, pool.only_home(request), fallback(state) is not None)
                 self._state.on_hold += 1
-                state.held_by = pool
                 state.decision = state.forecast = None  # the wait for a replica teaches the forecasts nothing
                 self._admission.promises.drop(state)
-                self._life.arm(state)
+                self.keep(state, pool)
                 return True
         return False
+
+    def keep(self, state: RequestState, pool: Pool) -> None:
+        """Put the request among those that the pool holds, with the time that the pool gives it."""
+        state.held_by = pool
+        pool.held.add(state, pool.only_home(state.request), fallback(state) is not None)
+        self._life.arm(state)
 
     def reserve(self, state: RequestState, offer: Offer) -> bool:
         """Charge this request to its tenant's limits. Returns False if it exceeds them; the request is refused then."""
