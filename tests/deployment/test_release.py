@@ -92,6 +92,14 @@ def test_workflows_have_files_for_every_command_and_bounds_for_every_job() -> No
             assert set(re.findall(r"\bmake ([a-z-]+)", commands)) <= targets
 
 
+def test_upload_leaves_out_the_wheel_for_this_machine_alone() -> None:
+    # PyPI refuses linux_x86_64; cibuildwheel makes manylinux and musllinux wheels of the same code.
+    (command,) = re.findall(r"(?m)^twine upload (.+)$", (ROOT / "CONTRIBUTING.md").read_text())
+    made = ["tailgate-1.0-py3-none-any.whl", "tailgate-1.0-cp313-cp313-linux_x86_64.whl", "tailgate-1.0.tar.gz"]
+    uploaded = [name for name in made for pattern in command.split() if Path("dist", name).match(pattern)]
+    assert uploaded == ["tailgate-1.0-py3-none-any.whl", "tailgate-1.0.tar.gz"]
+
+
 def test_workflow_tests_every_python_that_the_project_names() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     named = re.findall(r"Python :: (3\.\d+)", project)
