@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -207,11 +208,12 @@ def test_the_scaledobject_has_the_shape_of_its_crd() -> None:
         "triggers",
     }
     assert set(scaled["spec"]) <= known
-    (trigger,) = scaled["spec"]["triggers"]
-    assert set(trigger) == {"type", "metricType", "metadata"}
-    assert set(trigger["metadata"]) == {"serverAddress", "query", "threshold", "ignoreNullValues"}
-    # KEDA accepts only strings here.
-    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    for trigger in scaled["spec"]["triggers"]:
+        assert set(trigger) == {"type", "metricType", "metadata"}
+        asked = {"serverAddress", "query", "threshold", "activationThreshold", "ignoreNullValues"}
+        assert set(trigger["metadata"]) == asked
+        # KEDA accepts only strings here.
+        assert all(isinstance(value, str) for value in trigger["metadata"].values())
 
 
 def test_both_autoscalers_scale_the_same_target_by_an_exported_metric() -> None:
@@ -226,7 +228,9 @@ def test_both_autoscalers_scale_the_same_target_by_an_exported_metric() -> None:
     name = metric["external"]["metric"]["name"]
     assert name in scaled["triggers"][0]["metadata"]["query"]
     assert metric["external"]["target"]["averageValue"] == scaled["triggers"][0]["metadata"]["threshold"]
-    assert name in {family.name for family in ProcessFamilies(SOURCES, Metrics(POLICY)).collect()}
+    exported = {family.name for family in ProcessFamilies(SOURCES, Metrics(POLICY)).collect()}
+    asked = {re.findall(r"tailgate_\w+", trigger["metadata"]["query"])[0] for trigger in scaled["triggers"]}
+    assert asked == {name, "tailgate_pool_on_hold"} <= exported
 
 
 DISCOVERY = BASE.parent / "discovery"
