@@ -76,6 +76,11 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@every_page
+def test_every_table_of_a_page_has_a_head(page: Path) -> None:
+    assert not re.findall(r"(?:\A|\n\n)(\|.*)\n(?!\|[ :|-]+\|(?:\n|\Z))", prose(page))
+
+
 # ---- links and names
 
 
