@@ -104,7 +104,8 @@ def _chart(chart: Chart, write: Unit) -> tuple[int, list[str]]:
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" class="y">{escape(write(tick))}</text>')
     for tick, label in _x_ticks(chart, x_scale, x_at):
         parts.append(f'<path class="grid" d="M{x_at(tick):.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text x="{x_at(tick):.1f}" y="{HEIGHT - BOTTOM + 15}" class="x">{escape(label)}</text>')
+        x = min(x_at(tick), WIDTH - len(label) * CHARACTER / 2 - 1)  # the last label must not leave the picture
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}" class="x">{escape(label)}</text>')
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" class="x label">{escape(f"{chart.x}")}</text>')

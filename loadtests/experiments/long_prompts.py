@@ -55,7 +55,7 @@ def long_prompts(runner: Runner) -> Findings:
     x = [tokens / 1000 for tokens in PROMPTS]
     alone = Line("scrapes alone", x, [cores[0].value] * len(x), dashed=True)
     lines = [line("with requests", x, [cores[tokens] for tokens in PROMPTS], bold=True), alone]
-    title = f"CPU of the gateway at {RATE_PER_S:g} requests/s, {REPLICAS} replicas"
+    title = f"Cores of the gateway at {RATE_PER_S:g} requests/s, {REPLICAS} replicas"
     findings.charts.append(Chart("long-prompts", title, "thousands of tokens in a prompt", "cores", lines, log_x=True))
     return findings
 

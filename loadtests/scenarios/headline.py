@@ -77,7 +77,7 @@ def pictures(page: str) -> list[Chart]:
     ends = [good[0].x[0], good[0].x[-1]]
     good.append(Line("all that is offered", ends, ends, dashed=True))
     x = "requests/s offered"
-    title = "Time to the first token of the paying tier, p99"
+    title = "Time to the first token of the paying tier, p99 in s"
     levels = {f"promised: {BOUND_S:g} s": BOUND_S}
     return [
         Chart("overload-goodput", "Goodput: requests within their promises, per second", x, "requests/s", good),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.charts.chart import NOTHING, Bars, Chart, Line, Picture
-from loadtests.charts.svg import MAX_MARKED, WIDTH, draw, svg
+from loadtests.charts.svg import CHARACTER, MAX_MARKED, WIDTH, draw, svg
 
 ODD = 'limit <&> "x"'
 LONG = "a name that takes more room than there is at first, " * 4
@@ -35,6 +35,12 @@ def test_svg_chart_of_separate_points_has_all_points_and_no_line() -> None:
     assert 'class="band' not in apart
     (whiskers,) = re.findall(r'class="whiskers c0" d="([^"]*)"', apart)
     assert whiskers.count("M") == whiskers.count("V") == len(VALUES)
+
+
+def test_last_label_of_the_x_axis_is_within_the_picture() -> None:
+    drawn = svg(Chart("p", "", "", "", [Line("", [0.0, 300_000.0], [1.0, 2.0])]))
+    (x,) = re.findall(r'<text x="([\d.]+)" y="\d+" class="x">300,000<', drawn)
+    assert float(x) + len("300,000") * CHARACTER / 2 <= WIDTH
 
 
 @pytest.mark.parametrize("picture", [CHART, BARS], ids=["chart", "bars"])
