@@ -20,8 +20,8 @@ APART = 4.0
 MIN_LEVELS = 3
 
 
-def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[float]]:
-    """Requests/s by level of offered load; empty if the load was nearly constant.
+def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[float] | list[float | None]]:
+    """Requests/s and the p99 of TTFT by level of offered load; empty if the load was nearly constant.
 
     The counted time is cut into bins, each at least as long as an answer; bins with about the same offered load form
     one level. Offered requests are counted when they were due. Answered and good ones are counted at the completion of
@@ -45,9 +45,14 @@ def over_load(judged: Judged, from_s: float, until_s: float) -> dict[str, list[f
     levels = [level == which for which in np.unique(level)]
     if len(levels) < MIN_LEVELS:
         levels = []
+    ttft_s = np.split(judged.rows["ttft_s"], edges)[1:-1]  # without those before the first bin and after the last
+    rows = [np.concatenate([ttft_s[n] for n in np.flatnonzero(chosen)]) for chosen in levels]
     return {
-        f"{name}_per_s": [float(rate[chosen].mean()) for chosen in levels]
-        for name, rate in (("offered", offered), ("answered", answered), ("good", good))
+        "ttft_p99_s": [percentiles(of, (0.99,))[0] for of in rows],
+        **{
+            f"{name}_per_s": [float(rate[chosen].mean()) for chosen in levels]
+            for name, rate in (("offered", offered), ("answered", answered), ("good", good))
+        },
     }
 
 

@@ -40,7 +40,11 @@ def _over_load(reports: Mapping[str, Report]) -> list[Picture]:
     lines = [Line(test, of["offered_per_s"], of["good_per_s"], bold=True) for test, of in loads.items()]
     offered = Line("all that is offered", x, x, dashed=True)
     title = "Good answers over the offered load, requests/s"
-    return [Chart("goodput-over-load", title, "requests/s offered", "requests/s", [*lines, offered])]
+    first = [Line(test, of["offered_per_s"], of["ttft_p99_s"], bold=True) for test, of in loads.items()]
+    return [
+        Chart("goodput-over-load", title, "requests/s offered", "requests/s", [*lines, offered]),
+        Chart("ttft-over-load", "TTFT p99 over the offered load", "requests/s offered", "TTFT", first, log_y=True),
+    ]
 
 
 def _points(latency: Report) -> list[tuple[float, float]]:

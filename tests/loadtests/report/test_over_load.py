@@ -51,6 +51,8 @@ def test_throughput_plateaus_and_goodput_falls(tmp_path: Path) -> None:
     assert over["good_per_s"][:3] == pytest.approx([10, 20, 30], rel=0.05)
     assert over["good_per_s"][3] < 10
     assert over["good_per_s"][4] == 0.0
+    assert over["ttft_p99_s"][:3] == pytest.approx([1 / CARRIES] * 3)
+    assert 5.0 < over["ttft_p99_s"][3] < over["ttft_p99_s"][4]
     first = pictures(found)[0]
     assert first.name == "over-load"
     assert re.search(r"<figcaption>Throughput and goodput over the offered load", page(found))
@@ -59,11 +61,14 @@ def test_throughput_plateaus_and_goodput_falls(tmp_path: Path) -> None:
 def test_tests_under_a_rising_load_are_drawn_over_it_and_others_are_not(tmp_path: Path) -> None:
     slow = made(tmp_path / "slow", served(steps(10, 20, 30, 60, 90)))
     fast = made(tmp_path / "fast", [answered(at, ttft_s=0.1, tpot_s=0.0) for at in steps(10, 20, 30, 60, 90)])
-    (picture, *_) = over_each_other({"slow": slow, "fast": fast})
+    picture, first, *_ = over_each_other({"slow": slow, "fast": fast})
     assert isinstance(picture, Chart)
     assert [line.name for line in picture.lines] == ["slow", "fast", "all that is offered"]
     assert picture.lines[0].y[-1] == 0.0
     assert picture.lines[1].y == pytest.approx(picture.lines[1].x, rel=0.05)
+    assert isinstance(first, Chart)
+    assert first.lines[1].y == pytest.approx([0.1] * len(first.lines[1].x))
+    assert first.lines[0].y == slow["over_load"]["ttft_p99_s"]
     even = made(tmp_path / "even", served(steps(20)))
     assert "load" not in over_each_other({"slow": slow, "even": even})[0].name
 
@@ -105,7 +110,7 @@ def test_steady_poisson_load_has_no_load_levels(tmp_path: Path, seed: int) -> No
     draw = Random(seed)
     due = [at for at in accumulate(draw.expovariate(30) for _ in range(4000)) if at < SECONDS]
     found = made(tmp_path, served(due))
-    assert found["over_load"] == {"offered_per_s": [], "answered_per_s": [], "good_per_s": []}
+    assert found["over_load"] == {"ttft_p99_s": [], "offered_per_s": [], "answered_per_s": [], "good_per_s": []}
     assert "over the offered load" not in page(found)
     assert "over-load" not in [picture.name for picture in pictures(found)]
 
