@@ -13,6 +13,7 @@ import uvloop
 from gateway.cli.output import console
 from gateway.cli.quantities import finite, seconds
 from loadtests.commands.options import (
+    AdminOption,
     ExtraOption,
     GoodputOption,
     KeyOption,
@@ -25,7 +26,7 @@ from loadtests.commands.options import (
     TargetOption,
     WorkloadOption,
 )
-from loadtests.commands.verdicts import Judged, Options, in_words, told, wrong_input
+from loadtests.commands.verdicts import Judged, Options, in_words, print_counted, told, wrong_input
 from loadtests.terminal.written import check_writable, writing
 from loadtests.verdict.gateway_counts import differs
 from loadtests.verdict.promises import Judgement, Verdict
@@ -54,10 +55,7 @@ def certify_command(
     ] = 600.0,
     seed: SeedOption = 1,
     max_late: MaxLateOption = 10.0,
-    admin: Annotated[
-        str | None,
-        typer.Option(metavar="URL", show_default=False, help="Admin port: say what the gateway's own metrics count."),
-    ] = None,
+    admin: AdminOption = None,
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="DIR", show_default=False, help="An earlier --out: fail if a promise is kept less now."),
@@ -217,10 +215,4 @@ def _print(found: Step, less: set[str], shares: dict[str, float]) -> None:
     for one in found.judgements:
         word = "less than before" if one.promise.name in less else one.verdict.value
         out.print(f"{word:9} {told(one)}", style="red" if one.promise.name in less else colours[one.verdict])
-        share = shares.get(one.promise.tier) if one.promise.metric is None else None
-        if share is not None:
-            text = f"{'':9} {one.promise.tier}: the gateway counts {100 * share:.4g}% good"
-            if differs(one, shares):
-                out.print(f"{text}: clients see another service than the gateway", style="red")
-            else:
-                out.print(text)
+        print_counted(one, shares, out, " " * 10)

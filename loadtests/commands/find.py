@@ -17,6 +17,7 @@ from gateway.cli.quantities import finite, seconds
 from loadtests.charts.chart import Chart, Line
 from loadtests.charts.svg import draw
 from loadtests.commands.options import (
+    AdminOption,
     ExtraOption,
     GoodputOption,
     KeyOption,
@@ -29,7 +30,7 @@ from loadtests.commands.options import (
     TargetOption,
     WorkloadOption,
 )
-from loadtests.commands.verdicts import Judged, Options, wrong_input
+from loadtests.commands.verdicts import Judged, Options, print_counted, wrong_input
 from loadtests.terminal.written import make_folder, writing
 from loadtests.verdict.promises import Verdict
 from loadtests.verdict.search import Found, search
@@ -61,6 +62,7 @@ def find_command(
     cool: Annotated[float, typer.Option(parser=seconds(0.0), metavar="S", help="Pause after a broken promise.")] = 5.0,
     seed: SeedOption = 1,
     max_late: MaxLateOption = 10.0,
+    admin: AdminOption = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", show_default=False, help="Folder for find.json and a picture.")
     ] = None,
@@ -81,7 +83,7 @@ def find_command(
         make_folder(out, "--out")
     with wrong_input(errors):
         options = Options(
-            targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, max_late / 1e3
+            targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, max_late / 1e3, admin
         )
         judged = Judged(options)
         found = uvloop.run(_found(judged, (from_, up_to), each, budget, cool))
@@ -110,6 +112,8 @@ async def _found(judged: Judged, ends: tuple[float, float], each_s: float, budge
 
     async def ask(rate_per_s: float, number: int) -> Step:
         one = await judged.at(rate_per_s, FIND_WRONG, each_s, errors, number)
+        for promised in one.judgements:
+            print_counted(promised, judged.shares, errors)
         if not one.seems_kept:
             await asyncio.sleep(cool_s)  # what was left open is still in the engine
         return one

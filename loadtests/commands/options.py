@@ -36,4 +36,8 @@ MaxLateOption = Annotated[
     float,
     typer.Option("--max-late", min=0.1, callback=finite, help="Largest accepted lateness of the generator, p99 in ms."),
 ]
+AdminOption = Annotated[
+    str | None,
+    typer.Option(metavar="URL", show_default=False, help="Admin port: say what the gateway's own metrics count."),
+]
 SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of arrivals, lengths and prompts.")]

@@ -26,7 +26,7 @@ from loadtests.replay.request import Outcome
 from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic
 from loadtests.replay.written import Written
-from loadtests.verdict.gateway_counts import beside
+from loadtests.verdict.gateway_counts import beside, differs
 from loadtests.verdict.promises import Judgement, Promise, promises_of
 from loadtests.verdict.sequential import MIN_STRETCHES, Bounds
 from loadtests.verdict.step import Rules, Step, step, stretch_of, worst_of
@@ -61,7 +61,7 @@ class Options:
     goodput: float
     seed: int
     max_late_s: float
-    admin: str | None = None
+    admin: str | None
 
 
 @contextmanager
@@ -193,7 +193,21 @@ def told(one: Judgement) -> str:
 
 
 def in_words(misses: int, requests: int, kept: Bounds | None) -> str:
-    """The share in percent with its interval, or that there are too few requests for one."""
+    """The share in percent with its interval, or that it is too soon for one."""
     if kept is None or (kept.low, kept.high) == (0.0, 1.0):
-        return f"{misses:,} of {requests:,} requests missed it, too few to tell"
+        return f"{misses:,} of {requests:,} requests missed it, too soon to tell"
     return f"{100 * kept.share:.4g}% ({100 * kept.low:.4g} to {100 * kept.high:.4g}%)"
+
+
+def print_counted(one: Judgement, shares: dict[str, float], out: Console, indent: str = "") -> None:
+    """Print the share of good requests that the gateway counts, beside a promise of goodput. The line is red if that is
+    outside the interval of what clients saw.
+    """
+    share = shares.get(one.promise.tier) if one.promise.metric is None else None
+    if share is None:
+        return
+    text = f"{indent}{one.promise.tier}: the gateway counts {100 * share:.4g}% good"
+    if differs(one, shares):
+        out.print(f"{text}: clients see another service than the gateway", style="red")
+    else:
+        out.print(text)

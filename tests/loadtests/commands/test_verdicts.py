@@ -144,6 +144,18 @@ def test_find_reports_a_target_that_keeps_nothing(replica: str, tmp_path: Path) 
     assert (tmp_path / "found" / "find.svg").exists()
 
 
+@pytest.mark.long
+def test_find_goes_up_while_promises_are_kept_and_tells_what_the_gateway_counts(replica: str, tmp_path: Path) -> None:
+    options = ("--from", "20", "--up-to", "40", "--each", "20", "--budget", "60", "--cool", "0")
+    with half_good(10) as admin:
+        found = run("find", replica, tmp_path, "20s", *options, "--admin", admin, "--out", str(tmp_path / "found"))
+    assert found.exit_code in (3, 4), found.output  # 4: --up-to ended the search
+    document = json.loads((tmp_path / "found" / "find.json").read_text())
+    assert document["rate_per_s"] >= 20.0
+    assert all(step["kept"] for step in document["steps"])
+    assert "clients see another service than the gateway" in " ".join(found.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
