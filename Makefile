@@ -77,7 +77,7 @@ soak: compiled  ## Ten minutes of mixed clients and every fault: nothing may gro
 wheel: $(STAMP)  ## A wheel in dist/, compiled (needs a C compiler)
 	@TAILGATE_PURE=0 $(BIN)/python -m hatchling build --target wheel
 
-release: $(DEV_STAMP)  ## Changelog, sdist, wheels, chart and SBOM in dist/, tried in an empty environment: make release VERSION=1.2.3
+release: $(DEV_STAMP)  ## Changelog, sdist, wheels, image, chart and SBOM in dist/, tried in an empty environment: make release VERSION=1.2.3
 	@$(BIN)/python -m deploy.release $(VERSION)
 
 site: $(DEV_STAMP)  ## The documents as a site in build/site, with llms.txt

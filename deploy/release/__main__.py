@@ -1,7 +1,8 @@
-"""Writes the version, builds sdist, wheels, chart and SBOM into dist/, and tries the wheel in an empty environment."""
+"""Writes the version, builds sdist, wheels, image, chart and SBOM into dist/, and tries the wheels."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import signal
@@ -21,6 +22,10 @@ DIST = ROOT / "dist"
 CHART = ROOT / "deploy" / "helm" / "tailgate"
 FIRST_ANSWER_S = 30.0
 """Longest time from an empty environment, with wheels at hand, to the first answer of the demo."""
+IMAGE_BYTES = 150_000_000
+"""Largest size of the compressed image."""
+SAVING = {"docker": ("save", "-o"), "podman": ("save", "-o"), "buildah": ("push",)}
+"""Programs that build images, the preferred one first, with the command that writes an image to a file."""
 
 
 def main() -> None:
@@ -41,6 +46,7 @@ def main() -> None:
         sbom()
         for wheel in sorted(DIST.glob("*.whl")):
             try_wheel(wheel)
+        image()
     except NotReleasable as error:
         sys.exit(str(error))
     print("dist/:", *sorted(path.name for path in DIST.iterdir()), sep="\n  ")
@@ -59,18 +65,34 @@ def build() -> None:
 
 def chart() -> None:
     """The chart as an archive, as `helm package` makes it."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    with tarfile.open(DIST / f"tailgate-{version}.tgz", "w:gz") as archive:
+    with tarfile.open(DIST / f"tailgate-{_version()}.tgz", "w:gz") as archive:
         archive.add(CHART, "tailgate")
 
 
 def sbom() -> None:
     """What the image contains, as CycloneDX, from the lock file with its hashes."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    out = DIST / f"{project['name']}-{project['version']}.cdx.json"
+    out = DIST / f"tailgate-{_version()}.cdx.json"
     program = Path(sys.executable).with_name("cyclonedx-py")
     form = ("--output-reproducible", "--of", "JSON", "--validate", "-o", str(out))
     _run(str(program), "requirements", "--pyproject", "pyproject.toml", *form, "requirements.lock")
+
+
+def image() -> None:
+    """The image for this machine's platform, as `docker load` reads it. Raises NotReleasable if it is too large."""
+    program = next((name for name in SAVING if _works(name)), None)
+    if program is None:
+        print(f"no image: none of {', '.join(SAVING)} works here; the workflow of a tag builds it for two platforms")
+        return
+    tag, plain = f"tailgate:{_version()}", DIST / "image.tar"
+    _run(program, "build", "-f", "deploy/Containerfile", "-t", tag, ".")
+    to = (tag, f"docker-archive:{plain}:{tag}") if program == "buildah" else (str(plain), tag)
+    _run(program, *SAVING[program], *to)
+    packed = DIST / f"tailgate-{_version()}-image.tar.gz"
+    with plain.open("rb") as read, gzip.open(packed, "wb", compresslevel=6) as written:
+        shutil.copyfileobj(read, written)
+    plain.unlink()
+    if packed.stat().st_size > IMAGE_BYTES:
+        raise NotReleasable(f"{packed.name} has {packed.stat().st_size:,} bytes, more than {IMAGE_BYTES:,}")
 
 
 def try_wheel(wheel: Path) -> None:
@@ -100,6 +122,16 @@ def try_wheel(wheel: Path) -> None:
     print(f"{wheel.name}: the first answer {took_s:.0f} s after an empty environment")
     if took_s > FIRST_ANSWER_S:
         raise NotReleasable(f"that is more than {FIRST_ANSWER_S:.0f} s")
+
+
+def _works(program: str) -> bool:
+    """Whether it is installed, and reaches its daemon if it has one."""
+    return shutil.which(program) is not None and not subprocess.run((program, "info"), capture_output=True).returncode
+
+
+def _version() -> str:
+    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return version
 
 
 def _run(*command: str, pure: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import subprocess
@@ -74,6 +75,34 @@ def test_sbom_lists_exactly_the_locked_packages_with_their_hashes(
     locked = dict(re.findall(r"(?m)^(\S+)==(\S+)", (ROOT / "requirements.lock").read_text()))
     assert {part["name"]: part["version"] for part in bill["components"]} == locked
     assert all('"alg": "SHA-256"' in json.dumps(part) for part in bill["components"])
+
+
+def builders(folder: Path, **programs: str) -> str:
+    """A PATH of programs that are these shell scripts."""
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_image_is_built_by_the_first_program_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dist").mkdir()
+    monkeypatch.setattr(release, "DIST", tmp_path / "dist")
+    monkeypatch.setenv("PATH", builders(tmp_path, docker="exit 1"))
+    release.image()
+    assert "no image: none of docker, podman, buildah works here" in capsys.readouterr().out
+    save = 'if [ "$1" = save ]; then echo "$4" > "$3"; fi'
+    monkeypatch.setenv("PATH", builders(tmp_path, podman=save))
+    release.image()
+    (packed,) = (tmp_path / "dist").iterdir()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert packed.name == f"tailgate-{version}-image.tar.gz"
+    assert gzip.decompress(packed.read_bytes()).decode() == f"tailgate:{version}\n"
+    monkeypatch.setattr(release, "IMAGE_BYTES", 10)
+    with pytest.raises(NotReleasable, match="more than 10"):
+        release.image()
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
