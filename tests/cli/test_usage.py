@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import re
 import time
 from pathlib import Path
 
@@ -32,6 +33,12 @@ prices:
   models: {{emulated: {{prompt: 1000000, cached: 0, output: 2000000}}}}
   replica_hours: {{main: 3600}}
 """
+FOCUS_MANDATORY = (
+    "BilledCost BillingAccountId BillingAccountName BillingCurrency BillingPeriodEnd BillingPeriodStart ChargeCategory "
+    "ChargeClass ChargeDescription ChargePeriodEnd ChargePeriodStart ContractedCost EffectiveCost InvoiceIssuerName "
+    "ListCost PricingQuantity PricingUnit ProviderName PublisherName ServiceCategory ServiceName"
+)
+"""The mandatory columns of FOCUS 1.0."""
 ASK = {"model": "emulated", "prompt": "hello", "max_tokens": 3}
 
 
@@ -105,6 +112,11 @@ async def test_usage_of_a_gateway_has_tokens_prices_and_the_cost_of_a_good_reque
     focus = list(csv.DictReader(usage("--focus", "--db", str(db), "--policy", str(policy)).stdout.splitlines()))
     assert {row["BillingCurrency"] for row in focus} == {"EUR"}
     assert sum(float(row["BilledCost"]) for row in focus) == pytest.approx(served["cost"])
+    tokens = served["prompt_tokens"] + served["output_tokens"]
+    assert sum(int(row["PricingQuantity"]) for row in focus) == tokens
+    assert all(row.keys() >= set(FOCUS_MANDATORY.split()) for row in focus)
+    times = [value for row in focus for name, value in row.items() if "Period" in name]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT00:00:00Z", value) for value in times)
 
 
 @pytest.mark.parametrize(

@@ -169,12 +169,8 @@ def _written(hour: int) -> str:
     return (datetime.fromtimestamp(0, UTC) + timedelta(hours=hour)).strftime("%Y-%m-%dT%H:%MZ")
 
 
-FOCUS = (
-    ("BilledCost", "cost"),
-    ("EffectiveCost", "cost"),
-    ("ListCost", "cost"),
-    ("ContractedCost", "cost"),
-)
+_FOCUS_COSTS = ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost")
+_FOCUS_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def focus_rows(found: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
@@ -190,18 +186,24 @@ def focus_rows(found: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     for row in listed:
         day = datetime.strptime(row["day"], "%Y-%m-%d").replace(tzinfo=UTC)
         month = day.replace(day=1)
+        tokens = row["prompt_tokens"] + row["output_tokens"]
         rows.append(
             {
-                **{column: row[name] or 0.0 for column, name in FOCUS},
+                **dict.fromkeys(_FOCUS_COSTS, row["cost"] or 0.0),
+                "BillingAccountId": "tailgate",
+                "BillingAccountName": "tailgate",
                 "BillingCurrency": found["currency"],
-                "BillingPeriodStart": month.isoformat(),
-                "BillingPeriodEnd": (month + timedelta(days=32)).replace(day=1).isoformat(),
-                "ChargePeriodStart": day.isoformat(),
-                "ChargePeriodEnd": (day + timedelta(days=1)).isoformat(),
+                "BillingPeriodStart": month.strftime(_FOCUS_TIME),
+                "BillingPeriodEnd": (month + timedelta(days=32)).replace(day=1).strftime(_FOCUS_TIME),
+                "ChargePeriodStart": day.strftime(_FOCUS_TIME),
+                "ChargePeriodEnd": (day + timedelta(days=1)).strftime(_FOCUS_TIME),
                 "ChargeCategory": "Usage",
+                "ChargeClass": None,
                 "ChargeDescription": f"{row['model']} for {row['tenant']}",
-                "ConsumedQuantity": row["prompt_tokens"] + row["output_tokens"],
+                "ConsumedQuantity": tokens,
                 "ConsumedUnit": "Tokens",
+                "PricingQuantity": tokens,
+                "PricingUnit": "Tokens",
                 "ProviderName": "tailgate",
                 "PublisherName": "tailgate",
                 "InvoiceIssuerName": "tailgate",
