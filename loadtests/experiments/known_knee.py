@@ -101,9 +101,9 @@ def known_knee(runner: Runner) -> Findings:
         "certify_decided": bare(decided / tests, tests),
     }
     lows, highs = ([end / row.knee_per_s for row, end in zip(found, ends, strict=True)] for ends in _ends(found))
-    line = Line("found / known", list(findings.seeds), [1.0 + each for each in off], lows, highs)
+    line = Line("found / known", list(findings.seeds), [1.0 + each for each in off], lows, highs, apart=True)
     findings.charts.append(
-        Chart("known-knee", "Found rate, over the known knee", "fleet", "of the known knee", [line], most_y=1.3)
+        Chart("known-knee", "Found rate, over the known knee", "fleet", "of the known knee", [line], log_y=True)
     )
     findings.how = (
         f"{count} fleets. Knees are from {length_of(quick)[0]:,} requests at each rate, or more. {len(complete)} "
