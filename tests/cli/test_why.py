@@ -95,6 +95,17 @@ async def test_copied_id_of_an_error_tells_the_text_that_the_client_got(rig: Rig
     assert lines["who"] == "only of anonymous"
 
 
+async def test_stream_that_broke_off_has_the_status_that_its_client_got(rig: Rig) -> None:
+    rig.emulator.replicas[0].fault("truncated", after_events=2)
+    answer = await rig.client.post("/v1/chat/completions", json={**ASK, "max_tokens": 9, "stream": True})
+    assert answer.status_code == 200
+    assert '"error"' in answer.text
+    request_id = answer.headers["x-request-id"]
+    (record,) = (await rig.admin(f"/admin/requests/{request_id}")).json()["requests"]
+    assert (record["status"], record["reason"]) == (200, "upstream-truncated")
+    assert (await rig.lines(request_id))["why"].startswith("200, then broken off: ")
+
+
 async def test_json_has_the_whole_record_and_no_text_of_the_prompt(rig: Rig) -> None:
     answer = await rig.client.post("/v1/chat/completions", json=ASK)
     result = await rig.why(answer.headers["x-request-id"], "--json")

@@ -41,7 +41,6 @@ from gateway.observe.otlp.encoding import (
     varint,
 )
 from gateway.observe.requests.row import RequestRow
-from gateway.wire.errors.reasons import ROWS
 from gateway.wire.http.trace_context import seed_of, span_id_of, trace_id_of
 
 OPERATIONS = {
@@ -104,7 +103,7 @@ def spans_of(row: RequestRow, wall_s: float) -> bytes:
     trace_id, server_id = bytes.fromhex(trace_id_of(row.traceparent, seed)), _random_id()
     ended_at = wall_s + row.ended_at
     body_at = ended_at - row.e2e_s
-    told = [_head(trace_id, server_id, body_at - row.receive_s, ended_at), _request_part(_of_request(row))]
+    told = [_head(trace_id, server_id, body_at - row.receive_s, ended_at), _request_part(_of_request(row), row.status)]
     if row.traceparent:
         told.append(_PARENT_ID + bytes.fromhex(row.traceparent[36:52]))
     told.append(text("tailgate.request_id", row.request_id))
@@ -155,11 +154,10 @@ def _add_attempt(told: list[bytes], row: RequestRow, attempt: AttemptHistory) ->
 
 
 @lru_cache(REMEMBERED)
-def _request_part(same: tuple[Any, ...]) -> bytes:
+def _request_part(same: tuple[Any, ...], status: int) -> bytes:
     """Name, kind, status, and the values of `OF_REQUEST`."""
     values = dict(zip(OF_REQUEST, same, strict=True))
     why = values["error.type"]
-    status = 200 if why is None else ROWS[why].status
     values |= {"http.request.method": "POST", "url.scheme": "http", "http.response.status_code": status}
     has_failed = values["tailgate.outcome"] in FAILED or status >= SERVER_ERROR
     return _part(f"POST {values['url.path']}", Span.SPAN_KIND_SERVER, values, (why or "") if has_failed else None)

@@ -6,9 +6,10 @@ import math
 from datetime import UTC, datetime
 
 from gateway.core.history import AttemptHistory, EarlyRefusal
-from gateway.core.results import Outcome
+from gateway.core.results import Outcome, Reason
 from gateway.observe.requests.ring import Found, ended_at
 from gateway.observe.requests.row import RequestRow
+from gateway.wire.errors.replies import status_of
 
 DIGITS = 6
 """Decimals of a time in seconds."""
@@ -26,6 +27,7 @@ def _early(one: EarlyRefusal) -> dict[str, object]:
         "tenant": one.tenant or None,
         "tier": one.tier or None,
         "key": one.key or None,
+        "status": status_of(Reason(one.why)),
         "outcome": "early",
         "reason": one.why,
         "param": one.param or None,
@@ -46,6 +48,7 @@ def _row(row: RequestRow) -> dict[str, object]:
         "adapter": row.adapter or None,
         "stream": row.stream,
         "client_retry": row.comeback,
+        "status": row.status,
         "outcome": row.outcome.value,
         "reason": None if row.why is None else row.why.value,
         "detail": history.detail or None,

@@ -8,6 +8,7 @@ from mypy_extensions import mypyc_attr
 
 from gateway.core.history import AttemptHistory, History
 from gateway.core.results import HedgeResult, Outcome, Reason, Record
+from gateway.wire.errors.replies import CLIENT_FAULTS, status_of
 
 SURPRISE: Final = 2.0
 """A first token counts as slow if it came later than this multiple of its forecast TTFT."""
@@ -118,6 +119,15 @@ class RequestRow:
             if attempt.id == answered_by:
                 return attempt
         return None
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that the client got. A stream has 200 from its first token on, however it ends."""
+        answer = self.answer
+        if self.why is None or (self.stream and answer is not None and answer.first_at is not None):
+            return 200
+        theirs = None if answer is None or answer.status is None else CLIENT_FAULTS.get(answer.status)
+        return status_of(self.why) if theirs is None else theirs
 
     @property
     def is_notable(self) -> bool:

@@ -49,7 +49,7 @@ def _early(one: Document) -> list[tuple[str, str]]:
     return [
         ("request", f"{one['request_id']}, refused unread at {one['ended']}"),
         ("who", who),
-        ("why", f"{ROWS[reason].status} {reason.value}{field}: {ROWS[reason].message}"),
+        ("why", f"{one['status']} {reason.value}{field}: {ROWS[reason].message}"),
     ]
 
 
@@ -78,7 +78,8 @@ def _why(one: Document) -> str:
     if one["reason"] is not None:
         row = ROWS[Reason(one["reason"])]
         retry = "" if one["retry_after_s"] is None else f" Told to retry after {spoken(one['retry_after_s'])}."
-        return f"{row.status}: {one['detail'] or row.message}{retry}"
+        status = "200, then broken off" if one["status"] == GOOD_STATUS else one["status"]
+        return f"{status}: {one['detail'] or row.message}{retry}"
     if one["missed"]:
         late = [
             f"{label} {spoken(one[f'{name}_s'])}, more than {spoken(one['bounds'][f'{name}_s'])}{_mostly(one, name)}"

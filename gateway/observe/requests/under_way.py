@@ -20,7 +20,8 @@ def under_way_document(state: RequestState, now: float, wall_s: float) -> dict[s
     is.
     """
     told = document_of(RequestRow(_record(state, now)), wall_s)
-    return {**told, "ended": None, "outcome": UNDER_WAY, "good": None, "missed": [], "state": _state(state)}
+    unknown = {"ended": None, "status": None, "good": None}
+    return {**told, **unknown, "outcome": UNDER_WAY, "missed": [], "state": _state(state)}
 
 
 def _record(state: RequestState, now: float) -> Record:

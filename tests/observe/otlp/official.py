@@ -9,7 +9,6 @@ from gateway.core.history import AttemptHistory
 from gateway.core.results import Outcome
 from gateway.observe.otlp.spans import OPERATIONS
 from gateway.observe.requests.row import RequestRow
-from gateway.wire.errors.reasons import ROWS
 from gateway.wire.http.trace_context import seed_of, span_id_of, trace_id_of
 
 Value = str | bool | int | float | None
@@ -28,7 +27,7 @@ def spans(row: RequestRow, wall_s: float) -> list[Span]:
         end_time_unix_nano=int((wall_s + row.ended_at) * 1e9),
         attributes=_attributes(_request(row)),
     )
-    status = 200 if row.why is None else ROWS[row.why].status
+    status = row.status
     if row.outcome in (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR) or status >= 500:
         server.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message="" if row.why is None else row.why.value))
     told = [server]
@@ -83,7 +82,7 @@ def _request(row: RequestRow) -> dict[str, Value]:
         "http.request.method": "POST",
         "url.path": row.endpoint,
         "url.scheme": "http",
-        "http.response.status_code": 200 if row.why is None else ROWS[row.why].status,
+        "http.response.status_code": row.status,
         "error.type": None if row.why is None else row.why.value,
         "tailgate.request_id": row.request_id,
         "tailgate.tier": row.tier,

@@ -60,6 +60,27 @@ def test_twenty_thousand_records_with_all_their_fields_take_at_most_30_mib() -> 
     assert 20_000 / len(ring) * footprint(ring) <= 30 * 2**20
 
 
+@pytest.mark.parametrize(
+    ("stream", "first_at", "of_engine", "why", "status"),
+    [
+        (True, 101.0, None, Reason.CLIENT_GONE, 200),
+        (False, 101.0, None, Reason.IDLE_TIMEOUT, 504),
+        (True, None, 404, Reason.UPSTREAM_REJECTED, 404),
+        (True, None, 422, Reason.UPSTREAM_REJECTED, 400),
+        (True, None, 500, Reason.UPSTREAM_ERROR, 502),
+    ],
+)
+def test_record_has_the_status_that_the_client_got(
+    stream: bool, first_at: float | None, of_engine: int | None, why: Reason, status: int
+) -> None:
+    history = answered("an-answer")
+    (attempt,) = history.attempts
+    attempt.id = history.answered_by = 1
+    attempt.status, attempt.first_at = of_engine, first_at
+    record = replace(OK, request=replace(ASK, stream=stream), why=why, history=history)
+    assert RequestRow(record).status == status
+
+
 def test_flood_of_unread_requests_pushes_out_no_other_record() -> None:
     ring = RequestRing(20)
     ring.ended(ended("fine"))
