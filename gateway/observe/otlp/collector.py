@@ -5,6 +5,7 @@ A variable of one signal, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, wins ove
 
 from __future__ import annotations
 
+import gzip
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -57,6 +58,13 @@ class Variables:
     def timeout_s(self) -> float:
         """Seconds within which the collector must answer."""
         return seconds_of(*self.get("TIMEOUT", "10000"))
+
+    def is_gzip(self) -> bool:
+        """Whether messages are compressed."""
+        variable, text = self.get("COMPRESSION", "none")
+        if text not in ("gzip", "none"):
+            raise SettingError(f"{variable} is {text!r:.40}: write gzip or none")
+        return text == "gzip"
 
     def file(self, name: str) -> bytes | None:
         """The content of the file that a variable names."""
@@ -112,12 +120,16 @@ class HttpCollector(Collector):
         super().__init__(url, variables.timeout_s())
         self._target = url
         headers = {"content-type": "application/x-protobuf"} | _headers(variables)
+        self._is_gzip = variables.is_gzip()
+        if self._is_gzip:
+            headers["content-encoding"] = "gzip"
         self._client = httpx.Client(headers=headers, verify=_verified(variables))
 
     def send(self, message: bytes) -> tuple[str, bool]:
         """See `Collector.send`."""
+        content = gzip.compress(message, 1) if self._is_gzip else message
         try:
-            answer = self._client.post(self._target, content=message, timeout=self.timeout_s)
+            answer = self._client.post(self._target, content=content, timeout=self.timeout_s)
         except httpx.HTTPError as error:
             return str(error) or type(error).__name__, False
         if answer.is_success:
@@ -168,6 +180,7 @@ class GrpcCollector(Collector):
             self._channel = grpc.secure_channel(parts.netloc, grpc.ssl_channel_credentials(*files))
         self._export = self._channel.unary_unary(SERVICES[variables.signal])
         self._metadata = [*_headers(variables).items()]
+        self._compression = grpc.Compression.Gzip if variables.is_gzip() else grpc.Compression.NoCompression
         codes = grpc.StatusCode
         # The codes of the specification of OTLP.
         self._retried = (
@@ -183,7 +196,7 @@ class GrpcCollector(Collector):
     def send(self, message: bytes) -> tuple[str, bool]:
         """See `Collector.send`."""
         try:
-            self._export(message, timeout=self.timeout_s, metadata=self._metadata)
+            self._export(message, timeout=self.timeout_s, metadata=self._metadata, compression=self._compression)
         except self._error as error:
             code = error.code()
             return f"gRPC {code.name}: {error.details() or 'no details':.200}", code not in self._retried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,8 @@ class http_receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
+                if self.headers["content-encoding"] == "gzip":
+                    body = gzip.decompress(body)
                 is_taken = found.takes(self.path, body, {name.lower(): value for name, value in self.headers.items()})
                 self.send_response(200 if is_taken else 503 if found.is_away else 400)
                 self.send_header("content-length", "0")

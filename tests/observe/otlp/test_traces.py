@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.observe.otlp.collector import Signal, collector
+from gateway.observe.otlp.collector import HTTP, Signal, collector
 from gateway.observe.otlp.traces import TraceExporter
 from gateway.observe.requests.row import RequestRow
 from gateway.settings import SettingError
@@ -150,6 +150,15 @@ async def test_variables_of_opentelemetry_set_headers_and_resource(receiver: Rec
     assert (resource["service.name"], resource["zone"]) == ("front", "east")
 
 
+async def test_messages_are_compressed_if_the_variable_says_so(receiver: Receiver) -> None:
+    traces = exporter(receiver, OTEL_EXPORTER_OTLP_COMPRESSION="gzip")
+    traces.take(RequestRow(ended("good")))
+    await traces.aclose()
+    assert len(receiver.spans) == 1
+    if receiver.environment["OTEL_EXPORTER_OTLP_PROTOCOL"] == HTTP:
+        assert receiver.headers[0]["content-encoding"] == "gzip"
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -158,6 +167,7 @@ async def test_variables_of_opentelemetry_set_headers_and_resource(receiver: Rec
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:secret@localhost:4318:1"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "secret-without-a-name"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret%0A"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secr%C3%A9t"),
