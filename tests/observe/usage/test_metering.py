@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from gateway.app import Gateway
 from gateway.core.history import AttemptHistory, History
 from gateway.core.results import AttemptOutcome, Outcome, Reason
 from gateway.observe.requests.row import RequestRow
 from gateway.observe.usage.metering import Sums, meter
+from gateway.observe.usage.report import Question, report
+from gateway.policy import load
+from gateway.settings import Settings
+from loadtests.emulator import Emulator
 from tests.observe.requests.test_ring import ended
+from tests.scorecard.bodies import MINIMAL
+from tests.scorecard.policies import rules
 
 
 def attempt(
@@ -99,3 +109,26 @@ def test_counts_that_no_engine_made_are_summed_apart() -> None:
     uncounted.prompt_tokens = None
     assert metered(uncounted, tokens_exact=False).estimated_tokens == 157
     assert metered(uncounted).estimated_tokens == 100
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+async def test_each_api_is_metered_by_the_counts_of_its_engine_streamed_or_whole(path: str, tmp_path: Path) -> None:
+    db, policy = tmp_path / "usage.db", tmp_path / "policy.yaml"
+    cap = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    async with Emulator(replicas=1) as emulator:
+        await asyncio.to_thread(policy.write_text, rules(*emulator.urls))
+        settings = Settings(port=0, admin_port=0, drain_deadline_s=0.0, usage=db)
+        async with (
+            Gateway(settings, load(policy), policy) as gateway,
+            httpx.AsyncClient(base_url=gateway.url, timeout=20) as client,
+        ):
+            for stream in (False, True):
+                answer = await client.post(path, json={**MINIMAL[path], cap: 5, "stream": stream})
+                assert answer.status_code == 200, answer.text
+            records = (await client.get(f"{gateway.admin_url}/admin/requests")).json()["requests"]
+    counts = [(one["attempts"][0]["prompt_tokens"], one["attempts"][0]["output_tokens"]) for one in records]
+    assert counts[0] == counts[1]
+    assert counts[0][1] == 5
+    total: Any = report([db], Question((), 0, 10_000_000), None)["total"]
+    assert (total["prompt_tokens"], total["output_tokens"]) == (2 * counts[0][0], 10)
+    assert total["estimated_tokens"] == 0
