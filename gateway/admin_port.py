@@ -74,7 +74,7 @@ class AdminPort:
             watched=self._watched,
             discovered=self._discovered,
             little=lambda snapshot: self.sweeper.little.read(snapshot.at, snapshot.held),
-            journal_dropped=lambda: 0 if self.journal is None else self.journal.dropped,
+            dropped=self._dropped,
             find=self.handler.find,
             explain=lambda request: self.controller.explain(request, self.driver.clock()),
             now=self.driver.clock,
@@ -84,8 +84,11 @@ class AdminPort:
             wall_s=self.records.wall_s,
             requests=self.records.ring if self.records.is_kept else None,
             usage=self.records.usage,
-            access_log_dropped=lambda: 0 if self.records.access_log is None else self.records.access_log.dropped,
         )
+
+    def _dropped(self) -> dict[str, int]:
+        writers = {"journal": self.journal, "access_log": self.records.access_log, "traces": self.records.traces}
+        return {name: writer.dropped for name, writer in writers.items() if writer is not None}
 
     def app(self, access: Access) -> Callable[..., object]:
         """The ASGI application, with these access rights."""

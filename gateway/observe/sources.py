@@ -106,8 +106,8 @@ class Sources:
     loop_waits: LogHistogram
     watched: Callable[[], Sequence[Watched]]
     discovered: Callable[[], Sequence[Discovered]]
-    journal_dropped: Callable[[], int]
-    """Number of calls that are missing in the journal."""
+    dropped: Callable[[], Mapping[str, int]]
+    """Number of calls missing in the journal, lines in the access log, sampled requests in traces, by these names."""
     little: Callable[[Snapshot], Sequence[LittleView]]
     """Little's law for each pool, up to the time of a snapshot."""
     find: Callable[[str, Tier], tuple[Model | None, str]]
@@ -121,8 +121,6 @@ class Sources:
     """Requests under way that clients know by an id, or replicas."""
     usage: UsageLedger | None = None
     """The ledger; None if no usage is kept."""
-    access_log_dropped: Callable[[], int] = int
-    """Number of lines that are missing in the access log."""
     policies: Callable[[], Sequence[PolicyInForce]] = tuple
     """The latest policies in force, the present one last."""
     store: Callable[[], StoreView | None] = lambda: None

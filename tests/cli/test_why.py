@@ -79,7 +79,7 @@ async def test_story_of_a_late_answer_names_the_objective_and_the_attempt(rig: R
     answer = await rig.client.post("/v1/chat/completions", json=ASK, headers={"x-request-id": "late-one"})
     assert answer.status_code == 200
     lines = await rig.lines(answer.headers["x-request-id"])
-    assert lines["request"].startswith("late-one, ok, not good, ended 2")
+    assert lines["request"].startswith("late-one, ok, not good, arrived 2")
     assert lines["who"] == "only of anonymous, /v1/chat/completions whole, model emulated, policy generation 1"
     assert lines["why"].startswith("answered, but late: e2e ")
     assert lines["decision"] == "no-objective: no objective of its tier is enforced, mode off"

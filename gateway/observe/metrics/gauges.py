@@ -192,16 +192,11 @@ class ProcessFamilies:
             [((), self._sources.loop_waits)],
         )
         yield counter(
-            "tailgate_journal_dropped",
-            "Calls to the controller that are missing in the journal: what follows them cannot be replayed.",
-            (),
-            _one(self._sources.journal_dropped()),
-        )
-        yield counter(
-            "tailgate_access_log_dropped",
-            "Lines that are missing in the access log, because the disk was slow or full.",
-            (),
-            _one(self._sources.access_log_dropped()),
+            "tailgate_dropped",
+            "Calls missing in the journal, lines in the access log, sampled requests without a trace: the disk or the "
+            "collector was slow or away.",
+            ("writer",),
+            [((writer,), dropped) for writer, dropped in self._sources.dropped().items()],
         )
         build = {"version": self._sources.version, "python": platform.python_version(), "build": kind()}
         yield InfoMetricFamily("tailgate_build", "What is running.", value=build)

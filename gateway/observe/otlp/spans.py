@@ -56,6 +56,7 @@ SERVER_ERROR = 500
 OF_REQUEST: Final = {
     "url.path": "endpoint",
     "error.type": "why",
+    "tailgate.reason": "why",
     "tailgate.tier": "tier",
     "tailgate.tenant": "tenant",
     "tailgate.outcome": "outcome",

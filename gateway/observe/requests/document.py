@@ -17,9 +17,14 @@ DIGITS = 6
 
 def document_of(one: Found, wall_s: float) -> dict[str, object]:
     """The record as plain data. `wall_s`: Unix time at the zero of the monotonic clock."""
-    told = _early(one) if isinstance(one, EarlyRefusal) else _row(one)
-    ended = datetime.fromtimestamp(wall_s + ended_at(one), UTC).isoformat(timespec="milliseconds")
-    return {"request_id": one.request_id, "ended": ended.replace("+00:00", "Z"), **told}
+    ended = {"request_id": one.request_id, "ended": _written(wall_s + ended_at(one))}
+    if isinstance(one, EarlyRefusal):
+        return {**ended, **_early(one)}
+    return {**ended, "arrived": _written(wall_s + one.ended_at - one.e2e_s - one.receive_s), **_row(one)}
+
+
+def _written(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _early(one: EarlyRefusal) -> dict[str, object]:

@@ -58,7 +58,7 @@ def _headline(one: Document) -> str:
         return f"{one['request_id']}, under way for {spoken(one['e2e_s'])}: {one['state']}"
     verdict = "good" if one["good"] else "not good"
     outcome = one["outcome"] if one["reason"] is None else f"{one['outcome']} ({one['reason']})"
-    return f"{one['request_id']}, {outcome}, {verdict}, ended {one['ended']}"
+    return f"{one['request_id']}, {outcome}, {verdict}, arrived {one['arrived']}, ended {one['ended']}"
 
 
 def _who(one: Document) -> str:

@@ -85,6 +85,7 @@ def _request(row: RequestRow) -> dict[str, Value]:
         "http.response.status_code": row.status,
         "error.type": None if row.why is None else row.why.value,
         "tailgate.request_id": row.request_id,
+        "tailgate.reason": None if row.why is None else row.why.value,
         "tailgate.tier": row.tier,
         "tailgate.tenant": row.tenant or None,
         "tailgate.outcome": row.outcome.value,
