@@ -110,6 +110,12 @@ async def test_connections_are_spread_and_counted_over_all_relays(
         assert [relay["requests"] for relay in state["relays"]] == [4, 4]
         assert state["connections"] == 8
         assert in_flight(state) == 8
+        async with httpx.AsyncClient() as admin:
+            page = (await admin.get(f"{served.admin_url}/metrics")).text
+        for relay in state["relays"]:
+            assert f'tailgate_relay_requests{{relay="{relay["number"]}"}} 4.0' in page
+            assert f'tailgate_relay_connections{{relay="{relay["number"]}"}} 4.0' in page
+            assert f'tailgate_relay_loop_lag_seconds{{relay="{relay["number"]}"}}' in page
         go_on(capture)
         assert all([await ends(client) for client in clients])
         state = await seen(served, lambda state: not in_flight(state))
