@@ -138,6 +138,17 @@ def test_request_that_cannot_reach_the_only_replica_is_kept_until_it_is_back() -
     assert story.controller.holdings().is_empty
 
 
+def test_request_that_can_reach_none_of_several_replicas_is_kept_until_one_is_back() -> None:
+    names = "r1", "r2", "r3"
+    story = play(rules(*names)).arrives("a")
+    for _ in range(9):
+        story.whatever().finishes("a", AttemptOutcome.UNREACHABLE)
+    story.expect()
+    assert {story.replica(name).state for name in names} == {ReplicaState.DOWN}
+    assert story.pool("p").on_hold == 1
+    story.recovers("r2").expect(dispatch("r2"))
+
+
 def test_requests_on_hold_of_a_removed_pool_go_to_another_pool_of_their_model() -> None:
     std = tier("std")
     story = play(policy(pool("p", hold=HOLD), pool("q"), std)).arrives("a").expect()

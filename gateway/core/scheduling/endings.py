@@ -110,14 +110,14 @@ class Endings:
         return True
 
     def _hold(self, state: RequestState, end: AttemptOutcome) -> bool:
-        """Keep the request until its pool has a replica again, if it has none. A replica that cannot be reached may
-        have gone a moment ago, so its pool may still seem to have it.
+        """Keep the request until its pool has a replica again, if it has none. Replicas that cannot be reached may
+        have gone a moment ago, so the pool may still seem to have them.
         """
         pool = state.pool
         if pool is None or pool.spec.hold is None:
             return False
-        seems_alive = pool.serves(state.request)
-        if seems_alive and (end not in UNREACHED_ENDS or state.attempts > pool.spec.health.failures):
+        tries = pool.spec.health.failures * len(pool.replicas)
+        if pool.serves(state.request) and (end not in UNREACHED_ENDS or state.attempts > tries):
             return False
         return self._scheduler.hold(state)
 
