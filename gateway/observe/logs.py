@@ -56,7 +56,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": _time(record),
+            "time": in_utc(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -71,7 +71,7 @@ class TextLines(logging.Formatter):
     """`2025-01-31T12:00:00.123Z INFO tailgate: message name=value ...`"""
 
     def format(self, record: logging.LogRecord) -> str:
-        head = f"{_time(record)} {record.levelname} {record.name}: {_plain(record.getMessage())}"
+        head = f"{in_utc(record.created)} {record.levelname} {record.name}: {_plain(record.getMessage())}"
         line = " ".join([head, *(f"{name}={_shown(value)}" for name, value in _extra(record).items())])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -81,8 +81,9 @@ def _extra(record: logging.LogRecord) -> Mapping[str, object]:
     return fields
 
 
-def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def in_utc(at: float) -> str:
+    """A Unix time as text, in UTC and to the millisecond."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _shown(value: object) -> str:

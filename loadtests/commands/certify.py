@@ -28,7 +28,7 @@ from loadtests.commands.options import (
 )
 from loadtests.commands.verdicts import Judged, Options, in_words, print_counted, told, wrong_input
 from loadtests.terminal.written import check_writable, writing
-from loadtests.verdict.gateway_counts import differs
+from loadtests.verdict.gateway_counts import counted, differs
 from loadtests.verdict.promises import Judgement, Verdict
 from loadtests.verdict.sequential import Bounds
 from loadtests.verdict.step import CERTIFY_WRONG, Step
@@ -147,7 +147,7 @@ def as_document(found: Step, less: set[str], shares: dict[str, float]) -> dict[s
                 "requests": one.requests,
                 "misses": one.misses,
                 "less_than_before": one.promise.name in less,
-                "gateway_kept": shares.get(one.promise.tier) if one.promise.metric is None else None,
+                "gateway_kept": counted(one, shares),
                 "gateway_differs": differs(one, shares),
             }
             for one in found.judgements

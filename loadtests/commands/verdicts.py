@@ -26,7 +26,7 @@ from loadtests.replay.request import Outcome
 from loadtests.replay.target import Length, Target
 from loadtests.replay.traffic import Traffic
 from loadtests.replay.written import Written
-from loadtests.verdict.gateway_counts import beside, differs
+from loadtests.verdict.gateway_counts import beside, counted, differs
 from loadtests.verdict.promises import Judgement, Promise, promises_of
 from loadtests.verdict.sequential import MIN_STRETCHES, Bounds
 from loadtests.verdict.step import Rules, Step, step, stretch_of, worst_of
@@ -203,7 +203,7 @@ def print_counted(one: Judgement, shares: dict[str, float], out: Console, indent
     """Print the share of good requests that the gateway counts, beside a promise of goodput. The line is red if that is
     outside the interval of what clients saw.
     """
-    share = shares.get(one.promise.tier) if one.promise.metric is None else None
+    share = counted(one, shares)
     if share is None:
         return
     text = f"{indent}{one.promise.tier}: the gateway counts {100 * share:.4g}% good"

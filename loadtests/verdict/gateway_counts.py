@@ -82,7 +82,12 @@ async def beside(
         ending.cancel()
 
 
+def counted(one: Judgement, shares: dict[str, float]) -> float | None:
+    """The gateway's share of good requests; None beside a promise that is not of goodput, or if it is unknown."""
+    return shares.get(one.promise.tier) if one.promise.metric is None else None
+
+
 def differs(one: Judgement, shares: dict[str, float]) -> bool:
     """Whether the gateway's share is outside the interval of what clients saw before the push."""
-    share = shares.get(one.promise.tier) if one.promise.metric is None else None
+    share = counted(one, shares)
     return share is not None and one.before is not None and not one.before.low <= share <= one.before.high

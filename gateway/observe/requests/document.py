@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 
 from gateway.core.history import AttemptHistory, EarlyRefusal
 from gateway.core.results import Outcome, Reason
+from gateway.observe.logs import in_utc
 from gateway.observe.requests.ring import Found, ended_at
 from gateway.observe.requests.row import RequestRow
 from gateway.wire.errors.replies import status_of
@@ -17,14 +17,10 @@ DIGITS = 6
 
 def document_of(one: Found, wall_s: float) -> dict[str, object]:
     """The record as plain data. `wall_s`: Unix time at the zero of the monotonic clock."""
-    ended = {"request_id": one.request_id, "ended": _written(wall_s + ended_at(one))}
+    ended = {"request_id": one.request_id, "ended": in_utc(wall_s + ended_at(one))}
     if isinstance(one, EarlyRefusal):
         return {**ended, **_early(one)}
-    return {**ended, "arrived": _written(wall_s + one.ended_at - one.e2e_s - one.receive_s), **_row(one)}
-
-
-def _written(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {**ended, "arrived": in_utc(wall_s + one.ended_at - one.e2e_s - one.receive_s), **_row(one)}
 
 
 def _early(one: EarlyRefusal) -> dict[str, object]:
