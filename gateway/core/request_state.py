@@ -19,9 +19,7 @@ from gateway.core.results import AttemptOutcome, HedgeResult, Outcome, Reason, R
 from gateway.core.slo import Slo
 
 UNNAMED_TOKENS: Final = 1024
-"""Output tokens reserved for an uncapped answer until its usage is known. Reserving `max_tokens_limit` would let a
-tenant have only one request at a time.
-"""
+"""Output tokens reserved for an uncapped answer. `max_tokens_limit` would leave a tenant one request at a time."""
 
 
 class Attempt:
@@ -101,6 +99,7 @@ class RequestState(QueuedRequest):
         "booked_tokens",
         "cached_tokens",
         "charged",
+        "charged_at",
         "committed",
         "counted",
         "decision",
@@ -159,9 +158,7 @@ class RequestState(QueuedRequest):
         self.prompt_tokens = 0
         """Tokens of all prompts together. It is a high estimate until an engine has counted them."""
         self.cached_tokens = 0
-        """Cached prompt tokens, which are not charged to the tenant. They are predicted on arrival, and reported by the
-        engine at the end.
-        """
+        """Cached prompt tokens, not charged to the tenant: predicted on arrival, told by the engine at the end."""
         self.max_tokens = 0
         """Most output tokens of one choice, within the caps of its tier and the context of its replica."""
         self.reserved_tokens = 0
@@ -186,7 +183,10 @@ class RequestState(QueuedRequest):
         self.took_room = self.took_turn = False
         """Whether the drain rate counted it, and whether its pool's queue sent it. One that fell back only waited."""
         self.committed: Attempt | None = None
+        self.charged_at: float | None = None
+        """Time of its first attempt, for which its tier and its tenant were charged."""
         self.dispatched_at: float | None = None
+        """Time of the first attempt since the request last came back from a replica that could not be reached."""
         self.first_at: float | None = None
         self.ended_at: float | None = None
         self.outcome: Outcome | None = None

@@ -177,6 +177,10 @@ class AttemptOutcome(StrEnum):
     """We closed the attempt: the client left, a deadline passed, or another attempt won."""
 
 
+UNREACHED: Final = frozenset({AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT})
+"""Ends of attempts whose requests no engine has got."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningAttempt:
     """An attempt that another controller opened, and that goes on."""
@@ -254,7 +258,7 @@ class Record:
     pool: str | None
     replica: str | None
     queue_s: float
-    """From body complete to the first dispatch, or to the end if there was none."""
+    """From body complete to the first dispatch that reached a replica, or to the end if none did."""
     ttft_s: float | None
     """From body complete to the first content token; None if there was none, or the answer was not streamed."""
     tpot_s: float | None

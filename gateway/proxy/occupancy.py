@@ -1,7 +1,8 @@
 """Counts the requests of the server in a pool, and the integral of this number over time: the L of Little's law.
 
 Only client connections report here, not the controller. So its figures can be checked against these. A request counts
-from its first dispatch to the last byte of its answer, or until its client leaves.
+from its dispatch to the last byte of its answer, or until its client leaves. If its replica cannot be reached, it
+counts from its next dispatch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Occupancy:
         self.open -= 1
 
     def undo(self, since: float, now: float) -> None:
-        """Take back a request that was counted from `since` on, because it belongs to another pool."""
+        """Take back a request that was counted from `since` on, because it is in another pool or in none."""
         self.end(now)
         self._held_s -= now - since
 

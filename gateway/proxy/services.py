@@ -21,7 +21,11 @@ class Client(ClientWriter):
 
     @abstractmethod
     def placed(self, pool: str, since: float) -> None:
-        """The request has been in `pool` since its first dispatch at `since`."""
+        """The request has been in `pool` since it was dispatched at `since`."""
+
+    @abstractmethod
+    def unplaced(self, since: float) -> None:
+        """The request, dispatched at `since`, has reached no replica: it never was in its pool."""
 
     @abstractmethod
     def let_go(self) -> None:

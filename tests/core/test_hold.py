@@ -149,6 +149,29 @@ def test_request_that_can_reach_none_of_several_replicas_is_kept_until_one_is_ba
     story.recovers("r2").expect(dispatch("r2"))
 
 
+def test_time_until_a_replica_can_be_reached_is_time_in_the_queue() -> None:
+    story = play(rules("r1", "r2")).arrives("a").whatever()
+    for _ in range(2):
+        story.after(2.0).finishes("a", AttemptOutcome.CONNECT_TIMEOUT).whatever()
+        assert story.controller.held(story.now) == {"p": (1, 0.0)}
+    for _ in range(4):
+        story.finishes("a", AttemptOutcome.UNREACHABLE).whatever()
+    assert story.pool("p").on_hold == 1
+    assert story.controller.held(story.now) == {"p": (0, 0.0)}
+    story.after(4.0).recovers("r1").expect(dispatch("r1"))
+    story.after(3.0).sent("a").first_token("a").finishes("a").expect(
+        commit(), ended(Outcome.OK, queue_s=8.0, e2e_s=11.0)
+    )
+    assert story.controller.holdings().is_empty
+
+
+def test_request_that_reached_no_replica_was_in_the_queue_to_its_end() -> None:
+    story = play(rules("r1", hold=replace(HOLD, time_s=5.0))).arrives("a").whatever()
+    for _ in range(3):
+        story.finishes("a", AttemptOutcome.UNREACHABLE).whatever()
+    story.after(5.0).expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED, queue_s=5.0, e2e_s=5.0))
+
+
 def test_requests_on_hold_of_a_removed_pool_go_to_another_pool_of_their_model() -> None:
     std = tier("std")
     story = play(policy(pool("p", hold=HOLD), pool("q"), std)).arrives("a").expect()

@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
+from gateway.core.sample import Sample
 from gateway.observe.metrics.little import LittleView
 
+from .capture import Capture
 from .conftest import Connect, EmulatorFactory, GatewayFactory
 from .policies import rules
 from .raw import chat
@@ -82,6 +84,32 @@ async def test_littles_law_holds_in_the_middle_of_answers(busy: Gateway, connect
     assert holds(law(busy))
     for client in clients:
         await client.close()
+
+
+async def test_request_on_hold_that_was_sent_to_a_dead_replica_is_in_no_pool(
+    gateway: GatewayFactory, capture: Capture, connect: Connect
+) -> None:
+    gw = await gateway(rules(capture.url, pool="hold: 60s, health: {interval: 1h}"))
+    name, port = capture.url.removeprefix("http://"), int(capture.url.rpartition(":")[2])
+    await until(lambda: capture.probes)
+    await capture.stop()
+    client = await connect(gw.url)
+    client.send(chat())
+    await until(lambda: gw.controller.snapshot(monotonic()).pools[0].on_hold == 1)
+    since = monotonic()
+    await until(lambda: monotonic() > since + 0.05)
+    assert "requests that the server has" not in held(gw)
+    await capture.start(port)
+    back_at = monotonic()
+    gw.driver.observe(name, Sample(healthy=True))
+    answer = await client.response()
+    assert answer.status == 200
+    (queue, _) = answer.headers["server-timing"].split(", ")
+    assert float(queue.removeprefix("queue;dur=")) >= (back_at - since) * 1000.0
+    view = law(gw)
+    assert view.time_s is not None
+    assert max(view.time_s, view.in_flight * view.window_s) <= monotonic() - back_at
+    await client.close()
 
 
 async def test_admin_port_shows_littles_law(busy: Gateway) -> None:

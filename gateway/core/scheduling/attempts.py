@@ -11,7 +11,7 @@ from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.policy import AdmissionMode
 from gateway.core.request_state import Attempt, RequestState, offer_of
-from gateway.core.results import AttemptOutcome, AttemptResult, Reason, RunningAttempt
+from gateway.core.results import UNREACHED, AttemptOutcome, AttemptResult, Reason, RunningAttempt
 from gateway.core.scheduling.histories import attempt_history
 from gateway.core.scheduling.lifecycle import Lifecycle
 from gateway.core.scheduling.state import State
@@ -102,7 +102,9 @@ class AttemptLifecycle:
         if pool.in_flight == 1 and pool.spec.health.ejection is not None:
             self._life.check_by(now + SWEEP_S)
         if state.dispatched_at is None:
-            self._dispatched(state, pool)
+            state.dispatched_at = now
+            if state.charged_at is None:
+                self._charge(state, pool)
         context = replica.context_tokens or pool.contexts.least_tokens
         if context is not None and state.request.max_tokens is None:
             # Prompt and cap together must fit the engine's context. Our default cap must not make the engine refuse the
@@ -118,9 +120,9 @@ class AttemptLifecycle:
             self._timers.advance(state.request.id, now + attempt.prediction.ttft_s)
         return attempt
 
-    def _dispatched(self, state: RequestState, pool: Pool) -> None:
+    def _charge(self, state: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
-        now = state.dispatched_at = self._call.now
+        now = state.charged_at = self._call.now
         self._accounting.dispatched(state, now)
         state.booked_tokens = state.prompt_tokens + state.expected_output
         pool.queue.served(state.request.tier, state.booked_tokens)
@@ -194,6 +196,8 @@ class AttemptLifecycle:
             where = pool.spec.name, replica.spec.name
             self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
         attempt.state.open.remove(attempt)
+        if result.end in UNREACHED and not attempt.state.open:
+            attempt.state.dispatched_at = None
         attempt.state.tried.append(attempt_history(attempt, result, now))
         full = pool.headroom <= 0.0
         if EVIDENCE[seen_of(result)].is_answer:

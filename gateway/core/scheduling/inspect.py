@@ -266,7 +266,7 @@ class Inspector:
 def held_by_pool(lives: Iterable[RequestState], now: float) -> dict[str, tuple[int, float]]:
     """Number of dispatched requests by pool, and the sum of their ages in seconds.
 
-    The age of a request counts from its first dispatch to its outcome, even if attempts are still under way then.
+    The age of a request counts from its dispatch to its outcome, even if attempts are still under way then.
     """
     held: dict[str, tuple[int, float]] = {}
     for state in lives:

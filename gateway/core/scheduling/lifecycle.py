@@ -178,8 +178,8 @@ class Lifecycle:
         record = self._accounting.close(state, self._call.now)
         if use is not None and use.served < served:
             self._fleet.returned(state.request.tier, state.request.tenant)
-        if state.pool is not None and state.dispatched_at is not None and not state.is_worked_on:
-            self._take_back(state, state.pool, state.dispatched_at)
+        if state.pool is not None and state.charged_at is not None and not state.is_worked_on:
+            self._take_back(state, state.pool, state.charged_at)
         if state.pool is not None:
             state.pool.demand.ended(record.outcome in COUNTED, record.output_tokens)
             if is_lost(record):
@@ -188,16 +188,16 @@ class Lifecycle:
         # breaks a reference cycle with the attempt, because garbage collection of such cycles would dominate the cost
         state.committed = None
 
-    def _take_back(self, state: RequestState, pool: Pool, sent_at: float) -> None:
+    def _take_back(self, state: RequestState, pool: Pool, charged_at: float) -> None:
         """Take back all that was counted when a request was sent, because no engine worked on it. If an engine refused
         it, its arrival was no demand either.
         """
         tier, now = state.request.tier, self._call.now
         pool.queue.served(tier, -state.booked_tokens)
         if state.took_room:
-            pool.drain.take_back(sent_at)
+            pool.drain.take_back(charged_at)
         if state.took_turn:
-            pool.queue.of_tier(tier).turns.take_back(sent_at)
+            pool.queue.of_tier(tier).turns.take_back(charged_at)
         if state.outcome is Outcome.INVALID:
             came_at = state.request.body_at
             pool.demand.take_back(offer_of(state).all_likely)

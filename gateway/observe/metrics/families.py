@@ -34,7 +34,7 @@ LATENCIES: tuple[tuple[str, str, Callable[[LatencyCell], LogHistogram]], ...] = 
     ),
     (
         "tailgate_queue_seconds",
-        "Time from the complete request body to the first dispatch, or to leaving the queue without one.",
+        "Time from the complete request body to the dispatch that reached a replica, or to the end if none did.",
         lambda cell: cell.queue,
     ),
 )

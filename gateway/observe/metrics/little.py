@@ -2,9 +2,10 @@
 
 The three figures come from two places. L is the mean number of requests that the server's connections have in a pool
 (`proxy.occupancy`) over a window. The arrival rate and the mean time come from the controller: from its `Record`s and
-its requests under way. A request counts from its first dispatch to the end of its answer, clipped to the window. Then
-the law holds for any window, not only in the long run. A gap means that the two places disagree. One of them has lost a
-request, has never released one, or has wrong times.
+its requests under way. A request counts from its dispatch to the end of its answer, clipped to the window. If its
+replica cannot be reached, it counts from its next dispatch. Then the law holds for any window, not only in the long
+run. A gap means that the two places disagree. One of them has lost a request, has never released one, or has wrong
+times.
 
 The gap is reported for windows at least `SOJOURNS` times as long as the mean time of a request in the pool. In such a
 window, requests that cross its edges hardly change the gap.
@@ -39,7 +40,7 @@ class LittleView:
     rate_per_s: float
     """Rate at which requests were dispatched to the pool."""
     time_s: float | None
-    """W: mean seconds from the first dispatch to the end; None if no request was dispatched."""
+    """W: mean seconds from the dispatch to the end; None if no request was dispatched."""
     gap: float | None
     """(L - rate x time) / max(L, rate x time). None if the window is too short, or had no requests."""
 
@@ -118,7 +119,8 @@ class Little:
         begin = self._marks[max(0, place - 1)]
         before, after = begin.pools.get(pool, _Flow()), end.pools[pool]
         seconds = end.at - begin.at
-        dispatched = after.dispatched - before.dispatched
+        # Requests that came back in this window from replicas out of reach may have counted as dispatched in the last.
+        dispatched = max(0, after.dispatched - before.dispatched)
         server_s, held_s = after.server_s - before.server_s, after.held_s - before.held_s
         time_s = held_s / dispatched if dispatched > 0 else None
         most_s = max(server_s, held_s)

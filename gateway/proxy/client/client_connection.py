@@ -190,15 +190,19 @@ class ClientConnection(AnsweringConnection):
     # ---- Client
 
     def placed(self, pool: str, since: float) -> None:
-        """The request has been in `pool` since its first dispatch at `since`."""
-        occupancy, before = self._limits.occupancy(pool), self._occupancy
-        if occupancy is before:
+        """The request has been in `pool` since it was dispatched at `since`."""
+        occupancy = self._limits.occupancy(pool)
+        if occupancy is self._occupancy:
             return
-        now = self._clock()
-        if before is not None:
-            before.undo(since, now)
-        occupancy.begin(since, now)
+        self.unplaced(since)
+        occupancy.begin(since, self._clock())
         self._occupancy = occupancy
+
+    def unplaced(self, since: float) -> None:
+        """The request, dispatched at `since`, has reached no replica: it never was in its pool."""
+        occupancy, self._occupancy = self._occupancy, None
+        if occupancy is not None:
+            occupancy.undo(since, self._clock())
 
     def let_go(self) -> None:
         """The body is sent, or will not be."""

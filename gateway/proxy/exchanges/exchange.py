@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.request import Request
-from gateway.core.results import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
+from gateway.core.results import UNREACHED, AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
 from gateway.proxy.exchanges.forwarding import AnswerForwarder
 from gateway.proxy.keep_alive import COMMENT, is_due, waiting_comment
 from gateway.proxy.logs import NO_CAUSE
@@ -78,6 +78,7 @@ class Exchange(AnswerForwarder):
         """Open an attempt: send the request to a replica. `model`: the fallback model to ask for; empty if none."""
         upstream = self._services.upstreams.get(replica)
         if upstream is None:
+            self._came_back()
             self.driver.finish(attempt_id, AttemptResult(AttemptOutcome.UNREACHABLE), "", replica)
             return
         assert self._parsed is not None
@@ -198,10 +199,12 @@ class Exchange(AnswerForwarder):
         """The histogram for the times between content events of a stream."""
         return self._services.meter.gaps(self.request.tier.name, upstream.pool.name)
 
-    def attempt_ended(self, attempt_id: int) -> None:
+    def attempt_ended(self, attempt_id: int, end: AttemptOutcome) -> None:
         """An attempt has ended. A committed attempt that is complete also completes the client's answer."""
         attempt = self._committed
         if attempt is None or attempt.id != attempt_id:
+            if end in UNREACHED:
+                self._came_back()
             return
         self._attempts.pop(attempt_id, None)
         if attempt.complete and self._client is not None:
@@ -211,6 +214,13 @@ class Exchange(AnswerForwarder):
             if self._client.chunked:
                 self._client.write(LAST_CHUNK)
             self._finish()
+
+    def _came_back(self) -> None:
+        """A replica could not be reached. Unless another one has the request, it counts as not dispatched."""
+        if self._dispatched_at and all(attempt.over for attempt in self._attempts.values()):
+            if self._client is not None:
+                self._client.unplaced(self._dispatched_at)
+            self._dispatched_at = 0.0
 
     # ---- from the clock
 

@@ -193,5 +193,5 @@ class HeldAnswer(AnswerReceiver):
             result.answer_id = raw_id[1:-1].decode("ascii", "replace")[:MAX_ID_CHARS]
         if fails(seen_of(result)):
             result.body_hash = self.owner.body_hash()
-        self.owner.attempt_ended(self.id)
+        self.owner.attempt_ended(self.id, result.end)
         self.owner.driver.finish(self.id, result, self.upstream.pool.name, spec.name)
