@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from gateway.observe.otlp.traces import TraceExporter
 
 
-def trace_exporter(ratio: float, wall_s: Callable[[], float]) -> TraceExporter:
+def trace_exporter(ratio: float, wall_s: Callable[[], float], scheme: str) -> TraceExporter:
     """The exporter of traces, by the variables of OpenTelemetry. Raises SettingError."""
     try:
         from gateway.observe.otlp.traces import TraceExporter
     except ModuleNotFoundError as error:
         raise SettingError(_needs("--traces", error)) from None
-    return TraceExporter(ratio, wall_s, os.environ)
+    return TraceExporter(ratio, wall_s, os.environ, scheme)
 
 
 def metric_exporter(registry: Callable[[], Awaitable[Collector]]) -> MetricExporter:

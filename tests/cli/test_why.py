@@ -135,6 +135,16 @@ async def test_request_under_way_says_where_it_is_and_what_came_before(rig: Rig)
     assert (await rig.lines("slow-one"))["request"].startswith("slow-one, ok, ")
 
 
+async def test_stream_under_way_tells_the_tokens_so_far(rig: Rig) -> None:
+    rig.emulator.replicas[0].fault("stall", after_events=6)
+    headers, asked = {"x-request-id": "stalled"}, {**ASK, "max_tokens": 9, "stream": True}
+    async with rig.client.stream("POST", "/v1/chat/completions", json=asked, headers=headers) as answer:
+        assert answer.status_code == 200
+        async with asyncio.timeout(DEADLINE_S):
+            while not re.search(r"; answer [1-9] of at most 9, estimated$", (await rig.lines("stalled"))["tokens"]):
+                pass
+
+
 async def test_unknown_id_exits_with_1_and_says_what_is_kept(rig: Rig) -> None:
     result = await rig.why("tg-unknown-1")
     assert result.exit_code == 1

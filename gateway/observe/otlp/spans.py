@@ -95,8 +95,9 @@ _LINK: Final = sized(
 """A link up to the id of its trace."""
 
 
-def spans_of(row: RequestRow, wall_s: float) -> bytes:
+def spans_of(row: RequestRow, wall_s: float, scheme: str) -> bytes:
     """The spans of a request, as fields of `ScopeSpans`. `wall_s`: Unix time at the zero of the monotonic clock.
+    `scheme`: of the gateway's own URL.
 
     Raises UnicodeEncodeError.
     """
@@ -104,7 +105,8 @@ def spans_of(row: RequestRow, wall_s: float) -> bytes:
     trace_id, server_id = bytes.fromhex(trace_id_of(row.traceparent, seed)), _random_id()
     ended_at = wall_s + row.ended_at
     body_at = ended_at - row.e2e_s
-    told = [_head(trace_id, server_id, body_at - row.receive_s, ended_at), _request_part(_of_request(row), row.status)]
+    request_part = _request_part(_of_request(row), row.status, scheme)
+    told = [_head(trace_id, server_id, body_at - row.receive_s, ended_at), request_part]
     if row.traceparent:
         told.append(_PARENT_ID + bytes.fromhex(row.traceparent[36:52]))
     told.append(text("tailgate.request_id", row.request_id))
@@ -155,11 +157,11 @@ def _add_attempt(told: list[bytes], row: RequestRow, attempt: AttemptHistory) ->
 
 
 @lru_cache(REMEMBERED)
-def _request_part(same: tuple[Any, ...], status: int) -> bytes:
+def _request_part(same: tuple[Any, ...], status: int, scheme: str) -> bytes:
     """Name, kind, status, and the values of `OF_REQUEST`."""
     values = dict(zip(OF_REQUEST, same, strict=True))
     why = values["error.type"]
-    values |= {"http.request.method": "POST", "url.scheme": "http", "http.response.status_code": status}
+    values |= {"http.request.method": "POST", "url.scheme": scheme, "http.response.status_code": status}
     has_failed = values["tailgate.outcome"] in FAILED or status >= SERVER_ERROR
     return _part(f"POST {values['url.path']}", Span.SPAN_KIND_SERVER, values, (why or "") if has_failed else None)
 

@@ -40,12 +40,15 @@ CLOSE_S = 5.0
 class TraceExporter:
     """Takes records (`take`) until it is closed."""
 
-    def __init__(self, ratio: float, wall_s: Callable[[], float], environment: Mapping[str, str]) -> None:
-        """`ratio` (0-1): share of the good requests that are exported; all others are always. Raises SettingError."""
+    def __init__(self, ratio: float, wall_s: Callable[[], float], environment: Mapping[str, str], scheme: str) -> None:
+        """`ratio` (0-1): share of the good requests that are exported; all others are always. `scheme`: of the
+        gateway's own URL. Raises SettingError.
+        """
         self.dropped = 0
         """Number of sampled requests that will never be exported."""
         self._ratio = ratio
         self._wall_s = wall_s
+        self._scheme = scheme
         self._collector = collector(Signal.TRACES, environment)
         self._resource = sized(
             tag(ResourceSpans.RESOURCE_FIELD_NUMBER, SIZED), resource(environment).SerializeToString()
@@ -113,7 +116,7 @@ class TraceExporter:
         for _ in in_turns(range(min(BATCH, len(self._waiting))), REQUESTS_AT_ONCE):
             row = self._waiting.popleft()
             try:
-                scope.append(spans_of(row, wall_s))
+                scope.append(spans_of(row, wall_s, self._scheme))
             except Exception as error:  # noqa: BLE001 - a bug costs this request's trace, not the exporter
                 self._is_untold(row, error)
         self._batched = len(scope) - 1

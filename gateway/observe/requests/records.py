@@ -42,7 +42,8 @@ class RequestRecords:
             readers.append(self.usage.meter.add)
         self.traces: TraceExporter | None = None
         if settings.trace_share is not None:
-            self.traces = trace_exporter(settings.trace_share, self.wall_s)
+            scheme = "http" if settings.ssl_certfile is None else "https"
+            self.traces = trace_exporter(settings.trace_share, self.wall_s, scheme)
             readers.append(self.traces.take)
         self.ring: RequestRing | None = None
         """None if nobody reads records."""

@@ -40,7 +40,7 @@ def _record(state: RequestState, now: float) -> Record:
         tpot_s=None,
         e2e_s=now - started,
         prompt_tokens=state.prompt_tokens,
-        output_tokens=state.output_tokens,
+        output_tokens=0 if state.committed is None else state.committed.tokens,
         tokens_exact=False,
         good=False,
         attempts=state.attempts,

@@ -14,7 +14,7 @@ from gateway.wire.http.trace_context import seed_of, span_id_of, trace_id_of
 Value = str | bool | int | float | None
 
 
-def spans(row: RequestRow, wall_s: float) -> list[Span]:
+def spans(row: RequestRow, wall_s: float, scheme: str) -> list[Span]:
     """Without the ids that are random, and without parents that are the first span."""
     trace_id = bytes.fromhex(trace_id_of(row.traceparent, seed_of(row.request_id)))
     body_at = wall_s + row.ended_at - row.e2e_s
@@ -25,7 +25,7 @@ def spans(row: RequestRow, wall_s: float) -> list[Span]:
         kind=Span.SPAN_KIND_SERVER,
         start_time_unix_nano=int((body_at - row.receive_s) * 1e9),
         end_time_unix_nano=int((wall_s + row.ended_at) * 1e9),
-        attributes=_attributes(_request(row)),
+        attributes=_attributes(_request(row) | {"url.scheme": scheme}),
     )
     status = row.status
     if row.outcome in (Outcome.TIMEOUT, Outcome.CUT, Outcome.ERROR) or status >= 500:
@@ -81,7 +81,6 @@ def _request(row: RequestRow) -> dict[str, Value]:
     return {
         "http.request.method": "POST",
         "url.path": row.endpoint,
-        "url.scheme": "http",
         "http.response.status_code": row.status,
         "error.type": None if row.why is None else row.why.value,
         "tailgate.request_id": row.request_id,

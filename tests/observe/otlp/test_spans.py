@@ -75,12 +75,12 @@ RECORDS = st.builds(
 )
 
 
-@given(RECORDS)
-def test_spans_are_those_of_the_official_classes(record: Record) -> None:
+@given(RECORDS, st.sampled_from(["http", "https"]))
+def test_spans_are_those_of_the_official_classes(record: Record, scheme: str) -> None:
     row = RequestRow(record)
-    told = [*ScopeSpans.FromString(spans_of(row, WALL_S)).spans]
+    told = [*ScopeSpans.FromString(spans_of(row, WALL_S, scheme)).spans]
     assert all(len(span.span_id) == 8 for span in told)
-    expected = spans(row, WALL_S)
+    expected = spans(row, WALL_S, scheme)
     for span, official in zip(told, expected, strict=True):
         if official is not expected[0]:
             official.parent_span_id = official.parent_span_id or told[0].span_id

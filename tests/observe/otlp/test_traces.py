@@ -33,7 +33,7 @@ tiers: {{only: {{}}}}
 
 
 def exporter(receiver: Receiver, ratio: float = 1.0, **environment: str) -> TraceExporter:
-    return TraceExporter(ratio, lambda: 0.0, receiver.environment | environment)
+    return TraceExporter(ratio, lambda: 0.0, receiver.environment | environment, "http")
 
 
 async def test_trace_of_a_client_goes_on_in_the_gateway_and_at_the_replica(
@@ -176,7 +176,7 @@ async def test_messages_are_compressed_if_the_variable_says_so(receiver: Receive
 )
 def test_wrong_variable_is_named_and_a_header_is_not_shown(variable: str, value: str) -> None:
     with pytest.raises(SettingError, match=variable) as caught:
-        TraceExporter(1.0, lambda: 0.0, {variable: value})
+        TraceExporter(1.0, lambda: 0.0, {variable: value}, "http")
     assert "secret" not in str(caught.value)
 
 
@@ -190,7 +190,7 @@ def test_wrong_variable_is_named_and_a_header_is_not_shown(variable: str, value:
 def test_variable_that_grpc_cannot_use_is_named(variable: str, value: str) -> None:
     environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "https://localhost:4317"}
     with pytest.raises(SettingError, match=variable) as caught:
-        TraceExporter(1.0, lambda: 0.0, environment | {variable: value})
+        TraceExporter(1.0, lambda: 0.0, environment | {variable: value}, "http")
     assert "secret" not in str(caught.value)
 
 

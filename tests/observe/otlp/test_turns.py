@@ -33,7 +33,7 @@ def test_metrics_of_many_replicas_are_translated_in_turns(pauses: list[float]) -
 
 
 async def test_batch_of_traces_is_encoded_in_turns(pauses: list[float], receiver: Receiver) -> None:
-    traces = TraceExporter(1.0, lambda: 0.0, receiver.environment)
+    traces = TraceExporter(1.0, lambda: 0.0, receiver.environment, "http")
     for number in range(10 * REQUESTS_AT_ONCE):
         traces.take(RequestRow(ended(f"tg-{number}")))
     await traces.aclose()
