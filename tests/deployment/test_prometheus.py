@@ -1,4 +1,6 @@
-"""A real Prometheus scrapes a gateway under load, evaluates the rules and answers every panel of the dashboard."""
+"""A real Prometheus scrapes a gateway under load and one of two relays with a store, evaluates the rules, and answers
+every panel of the dashboard.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ import pytest
 from gateway.app import Gateway
 from loadtests.emulator import Emulator
 from loadtests.processes import free_port
+from tests.scorecard.process import serving
 from tests.serving import gateways
+from tests.stores import needs_store, real_store
 
 from .files import DEPLOY
 
@@ -27,6 +31,7 @@ PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is missing: apt-get install prometheus"),
     pytest.mark.long,
+    needs_store,
 ]
 DEADLINE_S = 120.0
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "tailgate.json").read_text())
@@ -57,7 +62,7 @@ CONFIGURATION = """\
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: ["{rules}"]
 scrape_configs:
-  - {{job_name: tailgate, static_configs: [{{targets: ["{target}"]}}]}}
+  - {{job_name: tailgate, static_configs: [{{targets: ["{target}", "{peer}"]}}]}}
 """
 
 
@@ -115,11 +120,16 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         ]
         start = await stack.enter_async_context(gateways())
         gateway = await start(POLICY.format(*(each.url for each in emulators)))
+        store = await stack.enter_async_context(real_store())
+        policy = POLICY.format(*(each.url for each in emulators))
+        peer = await stack.enter_async_context(
+            serving(tmp_path, policy, TAILGATE_WORKERS="2", TAILGATE_STORE=store.url)
+        )
         port = free_port()
-        target = urlsplit(gateway.admin_url).netloc
+        target, other = (urlsplit(url).netloc for url in (gateway.admin_url, peer.admin_url))
         configuration = tmp_path / "prometheus.yml"
         rules = DEPLOY / "prometheus" / "alerts.yaml"
-        await asyncio.to_thread(configuration.write_text, CONFIGURATION.format(rules=rules, target=target))
+        await asyncio.to_thread(configuration.write_text, CONFIGURATION.format(rules=rules, target=target, peer=other))
         process = await asyncio.create_subprocess_exec(
             str(PROMETHEUS),
             f"--config.file={configuration}",
