@@ -1,10 +1,8 @@
-"""Two gateways behind HAProxy are replaced one after the other under load: no request fails, and no stream is cut."""
+"""Two gateways behind HAProxy or nginx are replaced one after the other under load: no request fails."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -19,14 +17,12 @@ import pytest
 from gateway.sim.engine.profiles import PROFILES
 from loadtests.emulator import Emulator
 from loadtests.processes import free_port
-from tests.deployment.balancers import first_answer
+from tests.deployment.balancers import Balancer, first_answer, haproxy, needs_haproxy, needs_nginx, nginx
 from tests.scorecard.policies import rules
 from tests.scorecard.process import serving
 from tests.scorecard.raw import MODEL, chat_body
 from tests.scorecard.test_several_processes import in_flight, seen
 
-HAPROXY = shutil.which("haproxy")
-CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 PER_S = 12.0
 TOKENS = 80
 MANY_WORDS = 10_000
@@ -90,22 +86,19 @@ def is_busy(state: dict[str, Any]) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: apt-get install haproxy")
-async def test_two_gateways_behind_haproxy_are_replaced_under_load_without_a_failure(tmp_path: Path) -> None:
-    assert HAPROXY is not None
+@pytest.mark.parametrize(
+    "balancer", [pytest.param(haproxy, marks=needs_haproxy), pytest.param(nginx, marks=needs_nginx)]
+)
+async def test_two_gateways_behind_a_balancer_are_replaced_under_load_without_a_failure(
+    tmp_path: Path, balancer: Balancer
+) -> None:
     ports = [(free_port(), free_port()) for _ in range(2)]
-    places = {"BIND": f"127.0.0.1:{free_port()}"}
-    for number, (api, admin) in enumerate(ports, 1):
-        places |= {f"GATEWAY_{number}": f"127.0.0.1:{api}", f"ADMIN_{number}": str(admin)}
     async with AsyncExitStack() as stack:
         fleet = await stack.enter_async_context(Emulator(replicas=3, profile=PROFILE, time_scale=TIME_SCALE))
         start = partial(serving, tmp_path, rules(*fleet.urls, slots=16), TAILGATE_DRAIN_NOTICE_S="5")
         gateways = [await stack.enter_async_context(start(ports=each)) for each in ports]
-        command = HAPROXY, "-f", str(CONFIGURATION), "-db"
-        haproxy = await asyncio.create_subprocess_exec(*command, env={**os.environ, **places})
-        stack.push_async_callback(haproxy.wait)
-        stack.callback(haproxy.terminate)
-        url = f"http://{places['BIND']}"
+        addresses = [(f"127.0.0.1:{api}", str(admin)) for api, admin in ports]
+        url = await stack.enter_async_context(balancer(tmp_path, addresses))
         await first_answer(f"{url}/v1/chat/completions", chat_body(max_tokens=1))
         load = Load(url)
         async with asyncio.TaskGroup() as group:
