@@ -187,6 +187,28 @@ def test_idle_pool_has_no_gap_in_littles_law() -> None:
     assert (found.in_flight, found.rate_per_s, found.time_s, found.gap) == (0.0, 0.0, None, None)
 
 
+def test_littles_law_has_no_figure_below_0_after_many_requests_came_back_from_a_dead_replica() -> None:
+    server_s = [80.0]
+    little = Little(Metrics(POLICY), lambda now: {"short": server_s[0]}, START)
+    little.read(START + 10.0, {"short": (20, 80.0)})
+    server_s[0] = 10.0
+    (found,) = little.read(START + 70.0, {"short": (25, 10.0)})
+    assert (found.in_flight, found.time_s, found.gap) == (0.0, 0.0, None)
+
+
+def test_request_that_reached_no_replica_was_not_dispatched_by_littles_law() -> None:
+    traffic = Traffic(3, 1e-9, 1.0)
+    request = replace(ASK, tier=FREE, head_at=START, body_at=START)
+    commands = traffic.controller.arrive(request, START)
+    while isinstance(sent := commands[0], Dispatch):
+        commands = traffic.controller.finish(sent.attempt, AttemptResult(AttemptOutcome.UNREACHABLE), START + 2.0)
+    traffic._carry_out(commands)
+    traffic.now += 5.0
+    (lane,) = traffic.metrics.lanes.values()
+    assert lane.attempts > 0
+    assert traffic.read().rate_per_s == 0.0
+
+
 def test_littles_law_keeps_few_marks_however_often_it_is_read() -> None:
     traffic = Traffic(3, 1.0, 0.1)
     for _ in range(2 * MAX_MARKS):

@@ -298,7 +298,7 @@ class Lane:
     """Number of requests, as the only item of a list, by (model, outcome, reason). So a key is looked up once."""
     attempts: int = 0
     dispatched: int = 0
-    """Number of requests that were sent to a replica."""
+    """Number of requests that reached a replica."""
     held_s: float = 0.0
     """Sum of the seconds from dispatch to end, over all dispatched requests."""
     prompt_tokens: list[int] = field(default_factory=lambda: [0, 0])

@@ -121,7 +121,7 @@ class Little:
         seconds = end.at - begin.at
         # Requests that came back in this window from replicas out of reach may have counted as dispatched in the last.
         dispatched = max(0, after.dispatched - before.dispatched)
-        server_s, held_s = after.server_s - before.server_s, after.held_s - before.held_s
+        server_s, held_s = max(0.0, after.server_s - before.server_s), max(0.0, after.held_s - before.held_s)
         time_s = held_s / dispatched if dispatched > 0 else None
         most_s = max(server_s, held_s)
         whole = seconds >= SOJOURNS * (time_s or 0.0)

@@ -132,8 +132,8 @@ class Metrics:
         else:
             number[0] += 1
         lane.attempts += record.attempts
-        lane.dispatched += record.attempts > 0
-        lane.held_s += record.e2e_s - record.queue_s  # 0 for a request that was never dispatched
+        lane.dispatched += record.queue_s < record.e2e_s  # they are equal if no replica was reached
+        lane.held_s += record.e2e_s - record.queue_s
         lane.prompt_tokens[record.tokens_exact] += record.prompt_tokens
         lane.output_tokens[record.tokens_exact] += record.output_tokens
         if request.affinity.adapter:
