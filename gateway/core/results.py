@@ -177,10 +177,6 @@ class AttemptOutcome(StrEnum):
     """We closed the attempt: the client left, a deadline passed, or another attempt won."""
 
 
-UNREACHED: Final = frozenset({AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT})
-"""Ends of attempts whose requests no engine has got."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunningAttempt:
     """An attempt that another controller opened, and that goes on."""

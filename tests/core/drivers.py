@@ -185,7 +185,11 @@ class Seen:
     request: Request
     arrived_at: float
     dispatches: int = 0
+    dispatched_at: float | None = None
+    """Time from which the exchange counts it in its pool."""
     committed: bool = False
+    winner: int = 0
+    """The attempt whose answer it gets."""
     refused: Reason | None = None
     """The reason why there is no answer, or why it was not completed."""
     cut: bool = False
@@ -242,8 +246,12 @@ class Driver:
         self._call("leave", request_id, self.now)
 
     def finish(self, attempt: int, finish: AttemptResult) -> None:
-        request = self.open.pop(attempt)
+        request, was_sent = self.open.pop(attempt), self.controller.state.attempts[attempt].sent_at is not None
         self.cancelled.discard(attempt)
+        seen = self.seen[request]
+        is_over = seen.left or seen.refused is not None or (seen.committed and seen.winner not in self.open)
+        if not was_sent and request not in self.open.values() and not is_over:
+            seen.dispatched_at = None
         self._call("finish", attempt, finish, self.now, closing=(attempt, request))
 
     def hedge(self, attempt_id: int) -> None:
@@ -324,11 +332,12 @@ class Driver:
                     self._check_not_late(seen)
                     self.open[attempt] = request
                     seen.dispatches += 1
+                    seen.dispatched_at = self.now if seen.dispatched_at is None else seen.dispatched_at
                 case Commit(request, attempt):
                     assert not seen.committed
                     assert seen.refused is None
                     assert self.open.get(attempt) == request or closing == (attempt, request)
-                    seen.committed = True
+                    seen.committed, seen.winner = True, attempt
                 case Cancel(request, attempt):
                     assert self.open[attempt] == request
                     assert attempt not in self.cancelled
@@ -355,6 +364,8 @@ class Driver:
         assert record.request.id not in self.open.values(), "ended with an attempt open"
         assert record.attempts == seen.dispatches
         assert 0 <= record.queue_s <= record.e2e_s
+        queue_s = record.e2e_s if seen.dispatched_at is None else seen.dispatched_at - record.request.body_at
+        assert record.queue_s == queue_s, "exchange and controller count its time differently"
         assert record.ttft_s is None or record.queue_s <= record.ttft_s <= record.e2e_s
         assert record.tpot_s is None or record.tpot_s >= 0
         assert record.good <= (record.outcome is Outcome.OK)
@@ -457,6 +468,7 @@ class Driver:
             assert state.open or (waits and state.outcome is None), state.request.id
             assert sum((bool(state.open), state.waiting, state.held_by is not None)) == 1
             assert all(controller.state.attempts[attempt.id] is attempt for attempt in state.open)
+            assert state.outcome is not None or state.dispatched_at == self.seen[state.request.id].dispatched_at
         for pool in self._pools():
             self._check_pool(pool)
         self._check_learned()

@@ -172,6 +172,19 @@ def test_request_that_reached_no_replica_was_in_the_queue_to_its_end() -> None:
     story.after(5.0).expect(refuse(Reason.NO_REPLICAS), ended(Outcome.REFUSED, queue_s=5.0, e2e_s=5.0))
 
 
+def test_request_that_was_cancelled_before_it_was_sent_was_in_the_queue() -> None:
+    story = play(rules("r1")).arrives("a").whatever()
+    story.after(2.0).fails("r1").expect(cancel()).cancelled("a").expect()
+    assert story.controller.held(story.now) == {"p": (0, 0.0)}
+    story.after(4.0).recovers("r1").expect(dispatch("r1"))
+    story.after(1.0).served("a").expect(commit(), ended(Outcome.OK, queue_s=6.0, e2e_s=7.0))
+
+
+def test_request_whose_client_left_before_it_was_sent_was_at_its_replica() -> None:
+    story = play(rules("r1")).arrives("a").after(2.0).leaves("a").whatever()
+    story.after(1.0).finishes("a", AttemptOutcome.UNREACHABLE).expect(ended(Outcome.ABANDONED, queue_s=0.0, e2e_s=2.0))
+
+
 def test_requests_on_hold_of_a_removed_pool_go_to_another_pool_of_their_model() -> None:
     std = tier("std")
     story = play(policy(pool("p", hold=HOLD), pool("q"), std)).arrives("a").expect()

@@ -112,6 +112,21 @@ async def test_request_on_hold_that_was_sent_to_a_dead_replica_is_in_no_pool(
     await client.close()
 
 
+async def test_request_whose_replica_went_down_while_it_was_connecting_is_in_no_pool(
+    gateway: GatewayFactory, connect: Connect, unanswering: str
+) -> None:
+    gw = await gateway(rules(unanswering, pool="hold: 60s, connect_timeout: 60s, health: {interval: 1h, timeout: 60s}"))
+    client = await connect(gw.url)
+    client.send(chat())
+    await until(lambda: "requests that the server has" in held(gw))
+    for _ in range(3):
+        gw.driver.observe(unanswering.removeprefix("http://"), Sample(healthy=False))
+    assert gw.controller.snapshot(monotonic()).pools[0].on_hold == 1
+    assert "requests that the server has" not in held(gw)
+    assert gw.controller.held(monotonic()) == {"main": (0, 0.0)}
+    await client.close()
+
+
 async def test_admin_port_shows_littles_law(busy: Gateway) -> None:
     await until(lambda: not busy.driver.under_way)
     async with httpx.AsyncClient(base_url=busy.admin_url) as client:

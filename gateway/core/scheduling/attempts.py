@@ -11,7 +11,7 @@ from gateway.core.fleet.pool import Pool, Replica
 from gateway.core.fleet.slot import UNREAD
 from gateway.core.policy import AdmissionMode
 from gateway.core.request_state import Attempt, RequestState, offer_of
-from gateway.core.results import UNREACHED, AttemptOutcome, AttemptResult, Reason, RunningAttempt
+from gateway.core.results import AttemptOutcome, AttemptResult, Reason, RunningAttempt
 from gateway.core.scheduling.histories import attempt_history
 from gateway.core.scheduling.lifecycle import Lifecycle
 from gateway.core.scheduling.state import State
@@ -196,7 +196,7 @@ class AttemptLifecycle:
             where = pool.spec.name, replica.spec.name
             self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
         attempt.state.open.remove(attempt)
-        if result.end in UNREACHED and not attempt.state.open:
+        if attempt.sent_at is None and not attempt.state.open and attempt.state.outcome is None:
             attempt.state.dispatched_at = None
         attempt.state.tried.append(attempt_history(attempt, result, now))
         full = pool.headroom <= 0.0

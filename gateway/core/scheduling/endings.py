@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.fleet.health.evidence import EVIDENCE, Says, may_kill, seen_of
 from gateway.core.fleet.pool import Replica
 from gateway.core.redundancy.retries import NOT_ITS_FAULT, OWN_REFUSALS, is_retried, rest_s
 from gateway.core.request_state import Attempt, RequestState, offer_of
-from gateway.core.results import UNREACHED, AttemptOutcome, AttemptResult, Outcome, Reason
+from gateway.core.results import AttemptOutcome, AttemptResult, Outcome, Reason
 from gateway.core.scheduling.lifecycle import Lifecycle
 from gateway.core.scheduling.replica_changes import ReplicaChanges
 from gateway.core.scheduling.scheduler import Scheduler
 from gateway.core.scheduling.state import State
+
+UNREACHED: Final = frozenset({AttemptOutcome.UNREACHABLE, AttemptOutcome.CONNECT_TIMEOUT})
+"""Ends of attempts whose requests no engine has got."""
 
 
 class Endings:

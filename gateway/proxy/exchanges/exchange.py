@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.request import Request
-from gateway.core.results import UNREACHED, AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
+from gateway.core.results import AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
 from gateway.proxy.exchanges.forwarding import AnswerForwarder
 from gateway.proxy.keep_alive import COMMENT, is_due, waiting_comment
 from gateway.proxy.logs import NO_CAUSE
@@ -130,6 +130,8 @@ class Exchange(AnswerForwarder):
         if attempt is None:
             return 0
         attempt.cancel()
+        if not attempt.is_sent:
+            self._came_back()
         return attempt.seen
 
     def cut(self, why: Reason, prompt_tokens: int) -> None:
@@ -199,11 +201,11 @@ class Exchange(AnswerForwarder):
         """The histogram for the times between content events of a stream."""
         return self._services.meter.gaps(self.request.tier.name, upstream.pool.name)
 
-    def attempt_ended(self, attempt_id: int, end: AttemptOutcome) -> None:
+    def attempt_ended(self, attempt_id: int, is_sent: bool) -> None:
         """An attempt has ended. A committed attempt that is complete also completes the client's answer."""
         attempt = self._committed
         if attempt is None or attempt.id != attempt_id:
-            if end in UNREACHED:
+            if not is_sent:
                 self._came_back()
             return
         self._attempts.pop(attempt_id, None)
@@ -216,10 +218,10 @@ class Exchange(AnswerForwarder):
             self._finish()
 
     def _came_back(self) -> None:
-        """A replica could not be reached. Unless another one has the request, it counts as not dispatched."""
-        if self._dispatched_at and all(attempt.over for attempt in self._attempts.values()):
-            if self._client is not None:
-                self._client.unplaced(self._dispatched_at)
+        """A replica was not reached. Unless another has the request or has answered, it counts as not dispatched."""
+        client, others = self._client, self._attempts.values()
+        if client is not None and self._dispatched_at and all(each.over and not each.complete for each in others):
+            client.unplaced(self._dispatched_at)
             self._dispatched_at = 0.0
 
     # ---- from the clock

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import OnTotal, Report
 from gateway.core.request import Request
-from gateway.core.results import AttemptOutcome, Callback
+from gateway.core.results import Callback
 from gateway.proxy.driver import CommandHandler, Driver
 from gateway.proxy.replica.upstream import ReplicaConnections
 from gateway.wire.parsed import Parsed
@@ -58,7 +58,7 @@ class AttemptOwner(CommandHandler):
         """The HTTP message without `stream_options`, for a replica that refuses them; None if it has none anyway."""
 
     @abstractmethod
-    def attempt_ended(self, attempt_id: int, end: AttemptOutcome) -> None:
+    def attempt_ended(self, attempt_id: int, is_sent: bool) -> None:
         """An attempt is over. If its whole answer went to the client, the client's answer is complete, too."""
 
     @abstractmethod
