@@ -703,6 +703,23 @@ def test_progress_of_an_ended_answer_is_not_reported(play: Callable[..., Play]) 
     assert not _progress(played)
 
 
+@pytest.mark.parametrize("answer", [whole(), sized("{}", "400 Bad Request")])
+def test_hedge_that_cannot_connect_while_an_answer_waits_for_its_commit_changes_no_time(
+    answer: bytes, play: Callable[..., Play]
+) -> None:
+    play()(
+        Do(lambda play: play.loop.refuses.update(r2=TimeoutError())),
+        On("arrive", *TWO),
+        On("finish"),
+        On("finish"),
+        FromClient(post()),
+        FromReplica(answer),
+        Wait(3.0),
+        Now(Commit(1, 1, HedgeResult.LOST), 1),
+        ToClient(b"server-timing: queue;dur=0.00, replica;dur=3000.00"),
+    )
+
+
 STATUSES = {
     "404 Not Found": (b"HTTP/1.1 404", AttemptOutcome.REJECTED),
     "422 Unprocessable": (b"HTTP/1.1 400", AttemptOutcome.REJECTED),

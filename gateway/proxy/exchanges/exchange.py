@@ -32,6 +32,7 @@ class Exchange(AnswerForwarder):
 
     __slots__ = (
         "_attempts",
+        "_is_placed",
         "_picture_tokens",
         "_refusal",
         "_said_at",
@@ -48,6 +49,8 @@ class Exchange(AnswerForwarder):
     ) -> None:
         super().__init__(services, client, dialect, head, parsed, request)
         self._attempts: dict[int, UpstreamAttempt] = {}
+        self._is_placed = False
+        """Whether it counts as dispatched."""
         self._picture_tokens = parsed.picture_tokens
         self._refusal = NO_CAUSE
         self._said_at = request.body_at
@@ -83,7 +86,8 @@ class Exchange(AnswerForwarder):
             return
         assert self._parsed is not None
         self.engine_said = ""
-        self._dispatched_at = self._dispatched_at or self.driver.clock()
+        if not self._is_placed:
+            self._is_placed, self._dispatched_at = True, self.driver.clock()
         if self._client is not None:
             self._client.placed(upstream.pool.name, self._dispatched_at)
         body = self._render(self._parsed, max_tokens, degraded, model)
@@ -107,6 +111,8 @@ class Exchange(AnswerForwarder):
         if client is None:
             return
         client.let_go()
+        if not self._is_placed:  # another attempt could not connect while this answer waited for its commit
+            client.placed(attempt.upstream.pool.name, self._dispatched_at)
         if is_lost and not self._shown:
             self._show_error(Problem(Reason.RESPONSE_NOT_FOUND, param=PREVIOUS), self._lines(attempt))
         elif attempt.status != 200 and self._shown:
@@ -218,11 +224,11 @@ class Exchange(AnswerForwarder):
             self._finish()
 
     def _came_back(self) -> None:
-        """A replica was not reached. Unless another has the request or has answered, it counts as not dispatched."""
-        client, others = self._client, self._attempts.values()
-        if client is not None and self._dispatched_at and all(each.over and not each.complete for each in others):
-            client.unplaced(self._dispatched_at)
-            self._dispatched_at = 0.0
+        """A replica was not reached. Unless another one has the request, it counts as not dispatched."""
+        if self._is_placed and all(attempt.over for attempt in self._attempts.values()):
+            self._is_placed = False
+            if self._client is not None:
+                self._client.unplaced(self._dispatched_at)
 
     # ---- from the clock
 
