@@ -99,7 +99,7 @@ class RequestState(QueuedRequest):
         "booked_tokens",
         "cached_tokens",
         "charged",
-        "charged_at",
+        "charged_in",
         "committed",
         "counted",
         "decision",
@@ -183,8 +183,8 @@ class RequestState(QueuedRequest):
         self.took_room = self.took_turn = False
         """Whether the drain rate counted it, and whether its pool's queue sent it. One that fell back only waited."""
         self.committed: Attempt | None = None
-        self.charged_at: float | None = None
-        """Time of its first attempt, for which its tier and its tenant were charged."""
+        self.charged_in: tuple[Pool, float] | None = None
+        """Pool and time of its first attempt, for which its tier and its tenant were charged."""
         self.dispatched_at: float | None = None
         """Time of the first attempt since the request last came back from a replica that could not be reached."""
         self.first_at: float | None = None

@@ -46,6 +46,15 @@ def rates(story: Story, use: TenantUse) -> dict[str, float]:
     }
 
 
+def test_request_that_was_retried_in_another_pool_is_taken_back_where_it_was_charged() -> None:
+    tried = policy(pool("p", "r1", slots=8), pool("q", "r2", slots=8), tier("std", retry=Retry(1.0), floor=0.5))
+    story = play(tried).arrives("a").finishes("a", AttemptOutcome.UNREACHABLE).whatever()
+    queues = [found.queue.of_tier(tried.tiers["std"]) for found in story.controller.state.fleet]
+    assert [tier_queue.owed < 0.0 for tier_queue in queues] == [True, False]
+    story.finishes("a", AttemptOutcome.UNREACHABLE).whatever()
+    assert [tier_queue.owed for tier_queue in queues] == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("end", sorted(UNREAD))
 def test_attempt_that_no_engine_has_read_leaves_no_rate(end: AttemptOutcome) -> None:
     story, use = begun()

@@ -103,7 +103,7 @@ class AttemptLifecycle:
             self._life.check_by(now + SWEEP_S)
         if state.dispatched_at is None:
             state.dispatched_at = now
-            if state.charged_at is None:
+            if state.charged_in is None:
                 self._charge(state, pool)
         context = replica.context_tokens or pool.contexts.least_tokens
         if context is not None and state.request.max_tokens is None:
@@ -122,7 +122,8 @@ class AttemptLifecycle:
 
     def _charge(self, state: RequestState, pool: Pool) -> None:
         """Charge the tier and the tenant of a request for its first attempt."""
-        now = state.charged_at = self._call.now
+        now = self._call.now
+        state.charged_in = pool, now
         self._accounting.dispatched(state, now)
         state.booked_tokens = state.prompt_tokens + state.expected_output
         pool.queue.served(state.request.tier, state.booked_tokens)

@@ -178,8 +178,8 @@ class Lifecycle:
         record = self._accounting.close(state, self._call.now)
         if use is not None and use.served < served:
             self._fleet.returned(state.request.tier, state.request.tenant)
-        if state.pool is not None and state.charged_at is not None and not state.is_worked_on:
-            self._take_back(state, state.pool, state.charged_at)
+        if state.charged_in is not None and not state.is_worked_on:
+            self._take_back(state, *state.charged_in)
         if state.pool is not None:
             state.pool.demand.ended(record.outcome in COUNTED, record.output_tokens)
             if is_lost(record):
