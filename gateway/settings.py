@@ -37,6 +37,15 @@ def _workers(value: object) -> object:
     return value
 
 
+def _share(value: object) -> object:
+    try:
+        return float(value[:-1]) / 100 if isinstance(value, str) and value.endswith("%") else float(str(value))
+    except ValueError:
+        raise ValueError(
+            f"{value!s:.80} is not a share: write a number from 0 to 1, or a percentage such as 1%"
+        ) from None
+
+
 def _usable(token: SecretStr) -> SecretStr:
     text = token.get_secret_value()
     if len(text) < _TOKEN_CHARACTERS:
@@ -144,7 +153,7 @@ class Settings(BaseSettings):
         default=8, ge=1, le=1000, description="Files of the access log that are kept: FILE, FILE.1 (the one before) ..."
     )
 
-    trace_share: float | None = Field(
+    trace_share: Annotated[float, BeforeValidator(_share)] | None = Field(
         default=None,
         ge=0.0,
         le=1.0,

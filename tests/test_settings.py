@@ -29,6 +29,24 @@ def test_environment_variables_set_what_no_option_gives(monkeypatch: pytest.Monk
     assert (settings.port, settings.max_connections, settings.host) == (82, 7, "127.0.0.1")
 
 
+@pytest.mark.parametrize(("written", "share"), [("1%", 0.01), ("0.5", 0.5), ("100%", 1.0)])
+def test_share_of_traces_is_a_number_or_a_percentage(
+    monkeypatch: pytest.MonkeyPatch, written: str, share: float
+) -> None:
+    monkeypatch.setenv("TAILGATE_TRACE_SHARE", written)
+    assert Settings().trace_share == share
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [("one", "one is not a share: write a number"), ("101%", "less than or equal"), ("nan", "greater than or equal")],
+)
+def test_share_of_traces_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, written: str, said: str) -> None:
+    monkeypatch.setenv("TAILGATE_TRACE_SHARE", written)
+    with pytest.raises(ValidationError, match=said):
+        Settings()
+
+
 def test_the_admin_token_is_not_shown_by_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILGATE_ADMIN_TOKEN", "c4n4ry-c4n4ry-c4n4ry")
     settings = Settings()

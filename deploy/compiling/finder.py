@@ -103,5 +103,6 @@ def digest_of(path: str) -> str:
 
 
 def install() -> None:
-    """Called by the .pth file."""
-    sys.meta_path.insert(0, Finder())
+    """Called by the .pth file, which Python 3.11 reads twice in a virtual environment."""
+    if not any(isinstance(each, Finder) for each in sys.meta_path):
+        sys.meta_path.insert(0, Finder())

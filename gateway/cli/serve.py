@@ -100,7 +100,7 @@ def serve(
     access_log: Annotated[Path | None, _option("access_log", metavar="FILE", rich_help_panel="Access log")] = None,
     access_log_file_bytes: Annotated[int | None, _option("access_log_file_bytes", rich_help_panel="Access log")] = None,
     access_log_files: Annotated[int | None, _option("access_log_files", rich_help_panel="Access log")] = None,
-    trace_share: Annotated[float | None, _option("trace_share", "--traces", metavar="SHARE")] = None,
+    trace_share: Annotated[str | None, _option("trace_share", "--traces", metavar="SHARE")] = None,
     otlp_metrics: Annotated[bool | None, _option("otlp_metrics", "--otlp-metrics")] = None,
     usage: Annotated[Path | None, _option("usage", metavar="FILE")] = None,
     state_dir: Annotated[Path | None, _option("state_dir", metavar="DIR")] = None,

@@ -96,8 +96,8 @@ class Sharing:
         if apart != self._apart:
             self._apart = apart
             if apart:
-                names = ", ".join(apart)
-                log.warning("store: the policy of %s is not the one of this gateway: give the same file to all", names)
+                told = "store: the policy of %s is not the one of %s, this gateway: give all the same file"
+                log.warning(told, ", ".join(apart), self._store.name)
             else:
                 log.info("store: all gateways have the same policy")
 

@@ -61,6 +61,8 @@ class StateDir:
         except BlockingIOError:
             os.close(self._lock)
             raise SettingError(f"another process uses the state directory {directory}: give each its own") from None
+        except FileExistsError:
+            raise SettingError(f"the state directory {directory} is a file: give a directory") from None
         except OSError as error:
             raise SettingError(f"the state directory {directory} cannot be used: {error.strerror}") from error
 

@@ -158,7 +158,7 @@ def _shown(document: Document, path: Path, found: object) -> str:
     if path and path[-1] in _SECRET:
         return "the value"
     mark = document.marks.get(path)
-    written = mark.written if mark else str(found)
+    written = mark.written if mark else str(found).lower() if isinstance(found, bool) else str(found)
     # A text such as "64" is shown with its quotes, because the quotes are the mistake.
     return repr(written) if isinstance(found, str) and _NO_TEXT.fullmatch(written) else plain(written)
 

@@ -65,6 +65,8 @@ def test_labels_in_yaml_are_text_as_they_are_written(tmp_path: Path, label: str)
         ("f.json", "{}", 'is not a list such as [{"targets": ["10.0.0.1:8000"]}]: Expected `array`, got `object`'),
         ("f.json", '[{"targets": "a:1"}]', "Expected `array`, got `str` - at `$[0].targets`"),
         ("f.json", '[{"targets": ["a b:1"]}]', "the target 'a b:1' is not a URL of a replica: write http://host:port"),
+        ("f.json", '[{"targets": ["10.0.0.1"]}]', "the target '10.0.0.1' has no port: write host:port"),
+        ("f.json", '[{"targets": ["[::1]"]}]', "the target '[::1]' has no port: write host:port"),
         ("f.json", '[{"targets": ["u:p@a:1"]}]', "has a user name or password in it"),
         ("f.yaml", "\xff", 'is not a list such as [{"'),
     ],

@@ -531,6 +531,12 @@ CASES = {
         "p.yaml:13: pools.short.timeouts.ttft: soon is not a duration: "
         "write a number with ms, s, m or h, such as 250ms, 2s or 1m30s",
     ),
+    "switch where a time is wanted": (
+        "    slots: 8",
+        "    hold: true",
+        "p.yaml:13: pools.short.hold.time: true is not a duration: "
+        "write a number with ms, s, m or h, such as 250ms, 2s or 1m30s",
+    ),
     "duration of nothing": (
         "    slots: 8",
         "    health: {interval: 0s}",

@@ -164,6 +164,12 @@ async def test_two_gateways_cannot_use_one_state_directory(tmp_path: Path, emula
                 pass
 
 
+def test_file_is_no_state_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match="is a file: give a directory"):
+        StateDir(tmp_path / "file")
+
+
 def test_write_that_goes_on_while_the_last_one_begins_damages_nothing(tmp_path: Path) -> None:
     directory, data = StateDir(tmp_path), [letter * 100_000 for letter in (b"a", b"b")]
     with ThreadPoolExecutor(2) as threads:

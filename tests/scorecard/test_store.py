@@ -398,8 +398,9 @@ async def test_gateway_with_another_policy_is_named_in_the_log_and_the_same_poli
     assert "the policy of" not in caplog.text
     await gateway(rules(*fleet.urls, slots=8), store=store.url)
     assert one.store is not None
-    lines = [line for line in caplog.messages if line.startswith("store: the policy of ") and one.store.name in line]
-    assert lines[0].endswith(" is not the one of this gateway: give the same file to all")
+    lines = [line for line in caplog.messages if line.startswith("store: the policy of ")]
+    assert lines[0].endswith(", this gateway: give all the same file")
+    assert one.store.name in lines[0]
 
 
 @needs_store

@@ -205,6 +205,8 @@ class ReplicaFinder:
                 )
                 log.warning("pool %s: its source %s failed: %s; %s", pool, followed.kind, reason, stays)
             followed.error = reason
+            if followed.listing is not None:  # Its last list may have been the first sign of the failure.
+                followed.listing = replace(followed.listing, is_certain=False)
             self._look_whether_begun()
 
         return SourceTools(told, failed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class Follower(ABC):
     def _url(self, address: str) -> str:
         """The URL of a replica at `host:port`, or at a URL of its own. Raises `SourceError`."""
         given = address if "://" in address else f"{self._discovery.scheme}://{address}{self._discovery.path}"
+        if "://" not in address and not re.search(r":\d+$", address):
+            raise SourceError(f"{address[:100]!r} has no port: write host:port")
         try:
             return str(_read_url(given))
         except ValueError as error:

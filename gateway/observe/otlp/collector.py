@@ -151,9 +151,12 @@ def _verified(variables: Variables) -> SSLContext | bool:
         if own:
             context.load_cert_chain(own, variables.get("CLIENT_KEY")[1] or None)
     except (OSError, SSLError) as error:
-        raise SettingError(
-            f"{variables.get('CERTIFICATE')[0]}, or that of the client, cannot be used: {error}"
-        ) from None
+        given = [
+            f"{name} ({value})"
+            for name, value in map(variables.get, ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"))
+            if value
+        ]
+        raise SettingError(f"{' or '.join(given)} cannot be used: {error}") from None
     return context
 
 

@@ -199,7 +199,7 @@ def focus_rows(found: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
                 "ChargePeriodEnd": (day + timedelta(days=1)).strftime(_FOCUS_TIME),
                 "ChargeCategory": "Usage",
                 "ChargeClass": None,
-                "ChargeDescription": f"{row['model']} for {row['tenant']}",
+                "ChargeDescription": f"{row['model'] or 'no model'} for {row['tenant'] or 'no tenant'}",
                 "ConsumedQuantity": tokens,
                 "ConsumedUnit": "Tokens",
                 "PricingQuantity": tokens,
@@ -209,7 +209,7 @@ def focus_rows(found: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
                 "InvoiceIssuerName": "tailgate",
                 "ServiceCategory": "AI and Machine Learning",
                 "ServiceName": "LLM inference",
-                "ResourceId": row["model"],
+                "ResourceId": row["model"] or None,
                 "SubAccountId": row["tenant"],
                 "SubAccountName": row["tenant"],
             }

@@ -168,6 +168,8 @@ async def test_messages_are_compressed_if_the_variable_says_so(receiver: Receive
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "absent.pem"),
+        ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "absent.pem"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "secret-without-a-name"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret%0A"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secr%C3%A9t"),
