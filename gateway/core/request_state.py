@@ -186,7 +186,7 @@ class RequestState(QueuedRequest):
         self.charged_in: tuple[Pool, float] | None = None
         """Pool and time of its first attempt, for which its tier and its tenant were charged."""
         self.dispatched_at: float | None = None
-        """Time of the first attempt since the request last came back from a replica that could not be reached."""
+        """Time of its dispatch. An attempt that ends before it was sent takes it back, unless another one is open."""
         self.first_at: float | None = None
         self.ended_at: float | None = None
         self.outcome: Outcome | None = None
