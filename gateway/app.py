@@ -230,7 +230,8 @@ class Gateway:
             log.info("not ready: requests are still accepted for %.0f s", self.settings.drain_notice_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.broken.wait(), self.settings.drain_notice_s)
-        log.info("draining: at most %.0f s for requests under way", self.settings.drain_deadline_s)
+        if self.hub is None:  # the requests of relays are over, and the supervisor has said so
+            log.info("draining: at most %.0f s for requests under way", self.settings.drain_deadline_s)
         self.handler.draining = True
         api = self._serving[0]
         self._api.should_exit = True

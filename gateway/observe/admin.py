@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from gateway.observe.console.pages import console_router
 from gateway.observe.explain_request import asked
@@ -74,6 +75,7 @@ def admin_app(
     FastAPI's own documentation pages are off: they load scripts from other hosts, and say less than docs/reference.
     """
     app = FastAPI(title="tailgate admin", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(RequestValidationError, _invalid)
     app.include_router(_probes(sources))
     app.include_router(_metrics(metrics, sources))
     known = [Depends(_known_host(access.names))]
@@ -83,6 +85,13 @@ def admin_app(
     app.include_router(usage_router(sources.usage, sources.policy), dependencies=known)
     app.include_router(_actions(actions, replica_actions, access))
     return app
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    """The answer to a parameter of the wrong form, in the words of every other error."""
+    assert isinstance(error, RequestValidationError)
+    wrong = [f"{each['loc'][-1]}: {each['msg'][0].lower()}{each['msg'][1:]}" for each in error.errors()]
+    return JSONResponse({"detail": "; ".join(wrong)}, 400)
 
 
 def _probes(sources: Sources) -> APIRouter:

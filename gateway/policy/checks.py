@@ -12,12 +12,11 @@ from gateway.policy.document import Document
 from gateway.policy.errors import did_you_mean, plain
 from gateway.policy.place import At
 from gateway.policy.sections import units, values
+from gateway.policy.sections.discover import SOURCES
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MIN_BODY_BYTES = 1024
 MIN_CACHE_KEY = 16
-SOURCES = ("file", "dns", "kubernetes")
-"""Fields of `discover` that say where replicas are found."""
 
 
 def check(document: Document) -> None:

@@ -136,7 +136,8 @@ def _example(document: Document, file: type[Section], path: Path, found: object)
 def _usual(section: type[BaseModel]) -> list[str]:
     """The usual fields of a section: those of its first alternative."""
     extra: Any = section.model_config.get("json_schema_extra") or {}
-    return list(extra["oneOf"][0]["required"]) if "oneOf" in extra else []
+    alternatives = extra.get("oneOf") or extra.get("anyOf")
+    return list(alternatives[0]["required"]) if alternatives else []
 
 
 def _takes(section: type[BaseModel], name: str, value: object) -> bool:

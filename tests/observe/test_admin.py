@@ -323,6 +323,22 @@ async def test_an_admin_reload_by_another_method_than_post_is_refused(process: P
     assert process.reloads == 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ("/admin/requests?limit=0", "limit: input should be greater than or equal to 1"),
+        ("/admin/requests?good=perhaps", "good: input should be a valid boolean"),
+        ("/admin/history?since=never", "since: input should be a valid number"),
+        ("/admin/history/replicas", "pool: field required"),
+    ],
+)
+async def test_parameter_of_the_wrong_form_is_refused_by_its_name(process: Process, asked: str, error: str) -> None:
+    async with process.client() as client:
+        answer = await client.get(asked)
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith(error)
+
+
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/admin", "/v1/models"])
 async def test_other_admin_paths_are_not_found(process: Process, path: str) -> None:
     async with process.client() as client:

@@ -171,6 +171,11 @@ CASES = {
         "    queue: 5",
         "p.yaml:13: pools.short.queue: is a single value, must be a mapping, such as queue: {limit: 5}",
     ),
+    "file name for a section that takes one of several sources": (
+        "    slots: 8",
+        "    discover: replicas.json",
+        "p.yaml:13: pools.short.discover: is a text, must be a mapping, such as discover: {file: replicas.json}",
+    ),
     "hold without a unit": (
         "    slots: 8",
         "    hold: 60",

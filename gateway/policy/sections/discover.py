@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -24,6 +24,9 @@ from gateway.policy.sections.values import (
     Text,
     Url,
 )
+
+SOURCES = ("file", "dns", "kubernetes")
+"""Fields of `discover` that say where replicas are found."""
 
 _DISCOVERY = pool_spec.Discovery(())
 SCHEMES = tuple(values.PORTS)
@@ -88,6 +91,8 @@ class KubernetesSection(FromText):
 
 class DiscoverSection(Section):
     """Where a pool finds its replicas, besides those that it lists."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": [source]} for source in SOURCES]})
 
     file: FileSection | None = optional("A file with targets, read again when it changes.")
     dns: DnsSection | None = optional("A name in DNS, or name:port.")
