@@ -186,7 +186,7 @@ class RequestState(QueuedRequest):
         self.charged_in: tuple[Pool, float] | None = None
         """Pool and time of its first attempt, for which its tier and its tenant were charged."""
         self.dispatched_at: float | None = None
-        """Time of its dispatch. An attempt that ends before it was sent takes it back, unless another one is open."""
+        """Time of its dispatch. It is taken back if all attempts ended before any of them was sent."""
         self.first_at: float | None = None
         self.ended_at: float | None = None
         self.outcome: Outcome | None = None

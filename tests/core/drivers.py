@@ -188,8 +188,7 @@ class Seen:
     dispatched_at: float | None = None
     """Time from which the exchange counts it in its pool."""
     committed: bool = False
-    winner: int = 0
-    """The attempt whose answer it gets."""
+    was_sent: bool = False
     refused: Reason | None = None
     """The reason why there is no answer, or why it was not completed."""
     cut: bool = False
@@ -246,11 +245,12 @@ class Driver:
         self._call("leave", request_id, self.now)
 
     def finish(self, attempt: int, finish: AttemptResult) -> None:
-        request, was_sent = self.open.pop(attempt), self.controller.state.attempts[attempt].sent_at is not None
+        request = self.open.pop(attempt)
         self.cancelled.discard(attempt)
         seen = self.seen[request]
-        is_over = seen.left or seen.refused is not None or (seen.committed and seen.winner not in self.open)
-        if not was_sent and request not in self.open.values() and not is_over:
+        seen.was_sent = seen.was_sent or self.controller.state.attempts[attempt].sent_at is not None
+        is_over = seen.left or seen.refused is not None
+        if not seen.was_sent and request not in self.open.values() and not is_over:
             seen.dispatched_at = None
         self._call("finish", attempt, finish, self.now, closing=(attempt, request))
 
@@ -337,7 +337,7 @@ class Driver:
                     assert not seen.committed
                     assert seen.refused is None
                     assert self.open.get(attempt) == request or closing == (attempt, request)
-                    seen.committed, seen.winner = True, attempt
+                    seen.committed = True
                 case Cancel(request, attempt):
                     assert self.open[attempt] == request
                     assert attempt not in self.cancelled

@@ -165,6 +165,16 @@ def test_time_until_a_replica_can_be_reached_is_time_in_the_queue() -> None:
     assert story.controller.holdings().is_empty
 
 
+def test_time_at_a_replica_that_broke_off_is_not_time_in_the_queue() -> None:
+    story = play(rules("r1", "r2")).arrives("a").whatever()
+    story.sent("a").after(9.0).finishes("a", AttemptOutcome.RESET).expect(dispatch("r2"))
+    story.finishes("a", AttemptOutcome.UNREACHABLE).whatever()
+    assert story.controller.held(story.now) == {"p": (1, 9.0)}
+    story.sent("a").after(1.0).first_token("a").finishes("a").expect(
+        commit(), ended(Outcome.OK, queue_s=0.0, e2e_s=10.0)
+    )
+
+
 def test_request_that_reached_no_replica_was_in_the_queue_to_its_end() -> None:
     story = play(rules("r1", hold=replace(HOLD, time_s=5.0))).arrives("a").whatever()
     for _ in range(3):

@@ -196,23 +196,25 @@ class AttemptLifecycle:
         if result is not told:
             where = pool.spec.name, replica.spec.name
             self._state.disbelieved[where] = self._state.disbelieved.get(where, 0) + 1
-        attempt.state.open.remove(attempt)
-        if attempt.sent_at is None and not attempt.state.open and attempt.state.outcome is None:
-            attempt.state.dispatched_at = None
-        attempt.state.tried.append(attempt_history(attempt, result, now))
+        state = attempt.state
+        state.open.remove(attempt)
+        state.tried.append(attempt_history(attempt, result, now))
+        is_unsent = attempt.sent_at is None and not state.open and state.outcome is None
+        if is_unsent and all(each.sent_at is None for each in state.tried):
+            state.dispatched_at = None
         full = pool.headroom <= 0.0
         if EVIDENCE[seen_of(result)].is_answer:
             replica.health.silence.heard(now)
         left_tokens = attempt.left_tokens(result.end, now)
         attempt.slot.release(result.end, left_tokens, now)
         if result.end not in UNREAD:
-            attempt.state.is_read = True
+            state.is_read = True
         elif pool.spec.affinity:
-            replica.cache.take_back(attempt.state.request.affinity.prefix, attempt.new_blocks)
+            replica.cache.take_back(state.request.affinity.prefix, attempt.new_blocks)
             replica.cache.evidence.sent(-attempt.prompt_tokens, -attempt.indexed_tokens)
-        if attempt.state.request.affinity.adapter:
-            replica.adapters.closed(attempt.state.request.affinity.adapter)
-        if attempt.state.request.batch == 1:
+        if state.request.affinity.adapter:
+            replica.adapters.closed(state.request.affinity.adapter)
+        if state.request.batch == 1:
             self._fleet.learn_context(replica, result)
             if result.end is AttemptOutcome.COMPLETE:
                 compare_cached(attempt, result)

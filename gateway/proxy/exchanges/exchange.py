@@ -111,8 +111,6 @@ class Exchange(AnswerForwarder):
         if client is None:
             return
         client.let_go()
-        if not self._is_placed:  # another attempt could not connect while this answer waited for its commit
-            client.placed(attempt.upstream.pool.name, self._dispatched_at)
         if is_lost and not self._shown:
             self._show_error(Problem(Reason.RESPONSE_NOT_FOUND, param=PREVIOUS), self._lines(attempt))
         elif attempt.status != 200 and self._shown:
@@ -136,8 +134,7 @@ class Exchange(AnswerForwarder):
         if attempt is None:
             return 0
         attempt.cancel()
-        if not attempt.is_sent:
-            self._came_back()
+        self._came_back()
         return attempt.seen
 
     def cut(self, why: Reason, prompt_tokens: int) -> None:
@@ -207,12 +204,11 @@ class Exchange(AnswerForwarder):
         """The histogram for the times between content events of a stream."""
         return self._services.meter.gaps(self.request.tier.name, upstream.pool.name)
 
-    def attempt_ended(self, attempt_id: int, is_sent: bool) -> None:
+    def attempt_ended(self, attempt_id: int) -> None:
         """An attempt has ended. A committed attempt that is complete also completes the client's answer."""
         attempt = self._committed
         if attempt is None or attempt.id != attempt_id:
-            if not is_sent:
-                self._came_back()
+            self._came_back()
             return
         self._attempts.pop(attempt_id, None)
         if attempt.complete and self._client is not None:
@@ -224,8 +220,8 @@ class Exchange(AnswerForwarder):
             self._finish()
 
     def _came_back(self) -> None:
-        """A replica was not reached. Unless another one has the request, it counts as not dispatched."""
-        if self._is_placed and all(attempt.over for attempt in self._attempts.values()):
+        """An attempt is over. If none reached its replica, and none may yet, the request counts as not dispatched."""
+        if self._is_placed and not self.was_sent and all(attempt.over for attempt in self._attempts.values()):
             self._is_placed = False
             if self._client is not None:
                 self._client.unplaced(self._dispatched_at)

@@ -42,7 +42,6 @@ class HeldAnswer(AnswerReceiver):
         "content_type",
         "held",
         "id",
-        "is_sent",
         "over",
         "owner",
         "reader",
@@ -70,8 +69,6 @@ class HeldAnswer(AnswerReceiver):
         """Payload that has not been forwarded yet."""
         self.complete = False
         """Whether the whole answer has been received, with its proper end."""
-        self.is_sent = False
-        """Whether the request was written to a connection."""
         self.over = False
         """Whether the end has been reported to the driver."""
         self._framed = True
@@ -196,5 +193,5 @@ class HeldAnswer(AnswerReceiver):
             result.answer_id = raw_id[1:-1].decode("ascii", "replace")[:MAX_ID_CHARS]
         if fails(seen_of(result)):
             result.body_hash = self.owner.body_hash()
-        self.owner.attempt_ended(self.id, self.is_sent)
+        self.owner.attempt_ended(self.id)
         self.owner.driver.finish(self.id, result, self.upstream.pool.name, spec.name)

@@ -63,7 +63,7 @@ class UpstreamAttempt(StreamedAnswer):
 
     def on_sent(self) -> None:
         """The request was written to a connection."""
-        self.is_sent = True
+        self.owner.was_sent = True
         self.owner.driver.sent(self.id)
 
     def on_head(self, head: AnswerHead) -> None:

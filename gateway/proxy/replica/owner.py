@@ -16,7 +16,17 @@ from gateway.wire.parsed import Parsed
 class AttemptOwner(CommandHandler):
     """Receives the bytes to forward, and the end of each attempt."""
 
-    __slots__ = ("api", "asked_model", "driver", "engine_said", "may_be_cut", "request", "streams", "wants_usage")
+    __slots__ = (
+        "api",
+        "asked_model",
+        "driver",
+        "engine_said",
+        "may_be_cut",
+        "request",
+        "streams",
+        "wants_usage",
+        "was_sent",
+    )
 
     def __init__(self, driver: Driver, request: Request, parsed: Parsed) -> None:
         self.driver = driver
@@ -27,6 +37,8 @@ class AttemptOwner(CommandHandler):
         tier = request.tier
         self.may_be_cut = tier.on_total is OnTotal.CUT or tier.repetition is not None or tier.caps.watch
         self.wants_usage = parsed.wants_usage or parsed.assembled
+        self.was_sent = False
+        """Whether any attempt wrote the request to a connection."""
         self.engine_said = ""
         """Error text of an engine that failed inside an answer; empty if none."""
         self.asked_model: str | None = parsed.model if request.model.report is Report.ASKED else None
@@ -58,7 +70,7 @@ class AttemptOwner(CommandHandler):
         """The HTTP message without `stream_options`, for a replica that refuses them; None if it has none anyway."""
 
     @abstractmethod
-    def attempt_ended(self, attempt_id: int, is_sent: bool) -> None:
+    def attempt_ended(self, attempt_id: int) -> None:
         """An attempt is over. If its whole answer went to the client, the client's answer is complete, too."""
 
     @abstractmethod
