@@ -162,7 +162,8 @@ async def test_file_lists_replicas_of_several_pools_by_their_labels_each_once(
     tmp_path: Path, captures: list[Capture], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two, three, four = captures
-    publish(tmp_path, targets(one, two, four, pool="a"), targets(three, two, four, pool="b"))
+    twin = three.url.replace("http:", "https:")
+    publish(tmp_path, targets(one, two, four, pool="a"), targets(three, two, four, twin, pool="b"))
     path = tmp_path / "policy.yaml"
     path.write_text(
         f"""\
@@ -179,12 +180,12 @@ tiers: {{free: {{}}}}
         assert next(spec.url for spec in pools["a"].replicas) == four.url
         assert {spec.url for spec in pools["a"].replicas} == {four.url, one.url, two.url}
         assert {spec.url for spec in pools["b"].replicas} == {three.url}
-    # Both pools read the file in threads: what the second loses to the first is named in one line or in two.
-    refused = "pool b does not get what another pool has already: "
-    said = [line for line in caplog.messages if "another pool" in line]
+    # Both pools read the file in threads: what the second does not get is named in one line or in two.
+    refused = "pool b does not get what is a replica already, by host, port and path: "
+    said = [line for line in caplog.messages if "does not get" in line]
     assert all(line.startswith(refused) for line in said)
     named = [url for line in said for url in line.removeprefix(refused).split("(")[1].rstrip(")").split(", ")]
-    assert sorted(named) == sorted([two.url, four.url])
+    assert sorted(named) == sorted([two.url, four.url, twin])
 
 
 async def test_reload_keeps_found_replicas_and_their_connections(

@@ -52,7 +52,7 @@ class _Pool:
     membership: Membership
     sources: dict[Source, _Followed] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
-    """Found addresses that are replicas of another pool."""
+    """Found addresses whose names other replicas have: of another pool, or by another scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,9 @@ class ReplicaFinder:
                 elif name in pools and all(spec.url != url for spec in pools[name].replicas):
                     elsewhere.add(url)
             if new := elsewhere - pool.elsewhere:
-                log.warning("pool %s does not get what another pool has already: %s", name, _counted(new))
+                log.warning(
+                    "pool %s does not get what is a replica already, by host, port and path: %s", name, _counted(new)
+                )
             pool.elsewhere = elsewhere
             if name in pools:
                 pools[name] = replace(pools[name], replicas=(*pools[name].replicas, *found))
