@@ -58,13 +58,15 @@ class Progress:
         self._before.append(list(seen.counts))
         p50, p99 = (quantile(EDGES, lately, q) for q in (0.5, 0.99))
         planned = f" of {self._planned_s:g}" if self._planned_s is not None else ""
-        far = f"{max(0.0, now.at_s):.0f}{planned} s: {now.sent:,} sent, {now.under_way:,} under way"
+        far = f"{now.at_s:.0f}{planned} s: {now.sent:,} sent, {now.under_way:,} under way"
         if now.all_sent:
             far = f"{now.at_s:.0f} s: all {now.sent:,} sent, waiting for {now.sent - now.ended:,}"
         line = (
             f"{far}, {self._finished:,} answered, {self._shed:,} shed, {self._failed:,} failed; "
             f"{name} p50 {time(p50)}, p99 {time(p99)}; late p99 {time(self._late.quantile(0.99))}"
         )
+        if now.at_s < 0.0:
+            line = f"begins in {-now.at_s:.0f} s"
         if self._live is not None:
             self._live.update(Text(line), refresh=True)
         elif self._shown % PLAIN_EVERY == PLAIN_EVERY - 1:

@@ -64,6 +64,14 @@ def test_progress_after_the_last_request_names_the_awaited_answers() -> None:
     assert out.getvalue().startswith("33 s: all 1,900 sent, waiting for 5, 0 answered")
 
 
+def test_progress_before_an_aligned_beginning_says_when_it_begins() -> None:
+    out = StringIO()
+    progress = Progress(Kept(), Console(file=out, width=400), 30.0)
+    for _ in range(PLAIN_EVERY):
+        progress.show(Now(-42.4, 0, 0, 0, 0, 0))
+    assert out.getvalue() == "begins in 42 s\n"
+
+
 def test_progress_percentiles_cover_the_last_ten_seconds() -> None:
     line, _ = shown(ended(0.0, 0.1), 1, 3, before="5.0")
     assert max(seconds(line)) < 0.11
