@@ -25,7 +25,7 @@ from loadtests.report.bootstrap import (
 from loadtests.report.judged import ERRORS
 from loadtests.report.tested import Tested
 from loadtests.report.trust import apart
-from loadtests.report.words import time
+from loadtests.report.words import share, time
 
 LATENCIES = (("ttft", 0.5), ("ttft", 0.95), ("ttft", 0.99), ("tpot", 0.5), ("tpot", 0.99), ("e2e", 0.5), ("e2e", 0.99))
 SAME_LOAD = 0.02
@@ -185,6 +185,12 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
         said = [one.report["about"][name] for one in (a, b)]
         if said[0] != said[1]:
             found.append(f"Different requests: {what} {said[0]} and {said[1]}, which makes a difference by itself.")
+    cached = [one.report["totals"]["cached"] for one in (a, b)]
+    if a.run.about.seed == b.run.about.seed and None not in cached and abs(cached[1] - cached[0]) > SAME_LOAD:
+        found.append(
+            f"Prefix caches held {share(cached[0])} and {share(cached[1])} of the prompt tokens. Equal seeds send "
+            "equal prompts: restart the replicas before each test."
+        )
     for one in (a, b):
         if not one.report["complete"]:
             found.append(f"{one.name} was stopped before its end.")

@@ -165,6 +165,17 @@ def test_comparison_of_unequal_loads_says_so(tmp_path: Path) -> None:
     assert "Not the same load: 20 and 10 requests/s" in notes
 
 
+@pytest.mark.parametrize(("seed", "noted"), [(1, True), (2, False)])
+def test_comparison_notes_prompts_that_an_earlier_test_left_in_caches(seed: int, noted: bool, tmp_path: Path) -> None:
+    tests = []
+    for name, own_seed, cached in (("a", 1, 0), ("b", seed, 20)):
+        sent = traffic(0.0, seed=1)
+        for request in sent:
+            request.cached_tokens = cached
+        tests.append(read_test(written(tmp_path / name, sent, seed=own_seed), policy()))
+    assert ("Prefix caches held 0.0% and 40.0%" in " ".join(compare(*tests).notes)) is noted
+
+
 def test_comparison_notes_requests_that_count_in_no_share(tmp_path: Path) -> None:
     wrong = [refused(99.0 + 0.01 * n, outcome=Outcome.INVALID, reason="invalid_api_key", status=401) for n in range(5)]
     notes = compared(tmp_path, traffic(0.1, seed=1), traffic(0.1, seed=2) + wrong).notes
