@@ -42,7 +42,7 @@ def report_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
 ) -> None:
-    """Make the report of a load test again, against other objectives if you like. Nothing is sent.
+    """Make the report of a load test again. Without --policy every answer is good. Nothing is sent.
 
     Several folders are shards of one test (`run --shard`): their rows are merged, so the report is that of one test.
     """
