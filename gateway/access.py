@@ -17,7 +17,8 @@ from gateway.tls import BadFile, client_context
 
 
 def accessible(policy: Policy) -> Policy:
-    """The policy with the tokens and digests of the files that it names. The same object if it names none.
+    """The policy with the tokens and digests of the files that it names. The same object if it names none. A token of
+    the process before this one stays until its file can be read.
 
     Raises `PolicyErrors`. Reads files, so it is called in a thread while the gateway runs.
     """
@@ -63,12 +64,13 @@ def _readable(spec: PoolSpec, errors: list[PolicyError]) -> PoolSpec:
             # A mounted secret often ends with a line end.
             key = read_secret(Path(access.key_file).read_text("ascii").strip())
         except OSError as error:
-            errors.append(_error(spec, "api_key_file", f"{access.key_file} cannot be read: {error.strerror}"))
+            said = f"{access.key_file} cannot be read: {error.strerror}"
         except ValueError:
             said = f"{access.key_file} has no token: write one line of printable ASCII without spaces"
-            errors.append(_error(spec, "api_key_file", said))
         else:
             access = replace(access, key=key)
+        if access.key is None:
+            errors.append(_error(spec, "api_key_file", said))
     tls = access.tls
     if tls != Tls(server_name=tls.server_name) or any(url.startswith("https:") for url in _urls(spec)):
         access = replace(access, tls=_checked(spec, tls, errors))

@@ -55,6 +55,17 @@ class Prepared:
     callers: Callers
 
 
+def prepare(policy: Policy, settings: Settings, path: Path | None) -> Prepared:
+    """Compute the parts of a policy that take a long time. May run in any thread. Raises `PolicyErrors`."""
+    problem = exposure_error(policy, settings.host)
+    if problem is not None:
+        raise PolicyErrors([PolicyError(str(path), 0, "keys", problem)])
+    problem = settings.body_limit_error(policy.max_body_bytes)
+    if problem is not None:
+        raise PolicyErrors([PolicyError(str(path), 0, "listen.max_body", problem)])
+    return Prepared(policy, accessible(policy), callers_of(policy))
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyUsers:
     """The parts of the process that get each new policy."""
@@ -78,8 +89,8 @@ class PolicyReloads:
         self._users = users
         self._settings = settings
         self._path = path
-        self.on_file: Callable[[Policy], None] = lambda policy: None
-        """Called with each new policy of the file that is in force."""
+        self.on_policy: Callable[[Policy], None] = lambda policy: None
+        """Called with each new `policy`."""
         self._has_bad_files = False
         """Whether files that the policy names could not be used when they changed last."""
         self._prepared: Prepared | None = None
@@ -98,7 +109,7 @@ class PolicyReloads:
             )
         )
         self._stamps = stamps_of(files_of(policy))
-        self._current = self._prepare(policy)
+        self._current = prepare(policy, settings, path)
         users.finder.configure(policy)
         self._swap(self._current)
         users.fleet.configure(self._current.policy)
@@ -106,17 +117,21 @@ class PolicyReloads:
         self.in_force = deque([first], maxlen=KEPT_POLICIES)
         """The latest files in force, the present one last."""
 
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, with its tokens, and without the replicas that were found."""
+        return self._current.policy
+
     def configure(self, policy: Policy) -> None:
         """Put a policy in force. Requests under way keep their old policy. Raises `PolicyErrors` if the new policy
         cannot be used.
         """
         prepared = self._prepared
         if prepared is None or prepared.written is not policy:
-            prepared = self._prepare(policy)
+            prepared = prepare(policy, self._settings, self._path)
         self._prepared = None
         self._users.finder.configure(policy)
         self._put_in_force(prepared)
-        self.on_file(policy)
 
     def found(self) -> None:
         """The finder has found other replicas: put the policy in force with them."""
@@ -129,6 +144,8 @@ class PolicyReloads:
         if policy.generation != generation:
             policy = replace(policy, generation=generation)
         self._swap(replace(prepared, policy=policy))
+        if prepared is not before:
+            self.on_policy(self.policy)
         # The watches of replicas are changed in a later turn of the loop: ending and starting a thousand of them takes
         # as long as the rest of the reload.
         asyncio.get_running_loop().call_soon(self._watch, policy)
@@ -158,18 +175,8 @@ class PolicyReloads:
         except Exception as error:  # noqa: BLE001 - the policy is in force, and the next reload tries again
             self._users.driver.supervisor.caught(Callback.WATCH, error)
 
-    def _prepare(self, policy: Policy) -> Prepared:
-        """Compute the parts of a policy that take a long time. May run in any thread. Raises `PolicyErrors`."""
-        problem = exposure_error(policy, self._settings.host)
-        if problem is not None:
-            raise PolicyErrors([PolicyError(str(self._path), 0, "keys", problem)])
-        problem = self._settings.body_limit_error(policy.max_body_bytes)
-        if problem is not None:
-            raise PolicyErrors([PolicyError(str(self._path), 0, "listen.max_body", problem)])
-        return Prepared(policy, accessible(policy), callers_of(policy))
-
     def _prepare_ahead(self, policy: Policy) -> None:
-        self._prepared = self._prepare(policy)
+        self._prepared = prepare(policy, self._settings, self._path)
 
     def _swap(self, prepared: Prepared) -> None:
         policy, users = prepared.policy, self._users
@@ -221,7 +228,7 @@ class PolicyReloads:
         try:
             while True:
                 written = self._current.written
-                prepared = await asyncio.to_thread(self._prepare, written)
+                prepared = await asyncio.to_thread(prepare, written, self._settings, self._path)
                 if written is self._current.written:  # else another policy came meanwhile
                     break
             if self._has_bad_files or prepared.policy.pools != self._current.policy.pools:

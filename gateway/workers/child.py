@@ -34,7 +34,7 @@ class ProcessSetup:
     """Key of all processes for hashes, so that relays hash the beginning of a prompt alike (gateway/wire/prefix.py)."""
     policy_path: Path | None
     policy: bytes
-    """The last policy in force, for a decider whose file is missing or cannot be loaded now; empty for a relay."""
+    """The last policy in force, for a decider whose file cannot be used now; empty for the first, and for a relay."""
     admin_sockets: tuple[int, ...] = ()
     """Descriptors at which the decider listens for the admin port; none: it opens its own."""
 

@@ -40,7 +40,7 @@ class Say(Enum):
     LOAD = b"L"
     """Connections and requests of a relay, two numbers."""
     POLICY = b"P"
-    """The policy that the decider's file gives now, as bytes."""
+    """The policy in force at the decider, as bytes."""
     STOP = b"T"
     """Somebody asked the decider to drain the gateway."""
     FAILED = b"F"

@@ -16,6 +16,7 @@ from gateway.listener import CANNOT_LISTEN, ListenError
 from gateway.opened_sockets import OpenedSockets
 from gateway.policy.errors import PolicyErrors, shown
 from gateway.policy.load import load
+from gateway.reload import prepare
 from gateway.settings import SettingError
 from gateway.workers.child import Ears, ProcessSetup, run
 from gateway.workers.control import Control, Say
@@ -37,7 +38,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
     opened.give(*gateway.listeners[:2])
     hub = gateway.hub
     assert hub is not None
-    gateway.reloads.on_file = lambda policy: control.say(Say.POLICY, to_bytes(policy))
+    gateway.reloads.on_policy = lambda policy: control.say(Say.POLICY, to_bytes(policy))
     gateway.driver.call(gateway.controller.number_from, (setup.number << ATTEMPT_BITS,))
     tasks: set[asyncio.Task[object]] = set()
     drained = asyncio.Event()
@@ -61,7 +62,7 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
 
     try:
         async with gateway:
-            control.say(Say.POLICY, to_bytes(policy))
+            control.say(Say.POLICY, to_bytes(gateway.reloads.policy))
             control.say(Say.READY, gateway.admin_url.encode())
             ears.begin(on_message, drained.set)
             stop = asyncio.create_task(gateway.stop.wait())
@@ -77,11 +78,17 @@ async def _main(setup: ProcessSetup, control: Control, ears: Ears) -> int:
 
 
 def _policy(setup: ProcessSetup) -> Policy:
-    """The policy of the file, or else the last in force: a change of the file is noticed later."""
+    """The policy of the file, or else the last in force: a change of the file is noticed later. Raises `PolicyErrors`
+    if there is neither.
+    """
     if setup.policy_path is not None:
         try:
-            return load(setup.policy_path)
+            policy = load(setup.policy_path)
+            prepare(policy, setup.settings, setup.policy_path)
+            return policy
         except PolicyErrors as errors:
+            if not setup.policy:
+                raise
             for line in shown(errors.errors):
                 log.error("policy not loaded, the last good one stays in force: %s", line)
     return policy_from_bytes(setup.policy)

@@ -52,8 +52,8 @@ class WorkerSupervisor:
     def __init__(
         self, settings: Settings, policy: Policy, policy_path: Path | None, count: int, opened: OpenedSockets
     ) -> None:
-        self._policy_bytes = to_bytes(policy)
-        """The last policy that the file gave."""
+        self._policy_bytes = b"" if policy_path is not None else to_bytes(policy)
+        """The last policy in force; empty while there was none but that of the file."""
         self._policy_path = policy_path
         self._count = count
         self._loop = asyncio.get_running_loop()

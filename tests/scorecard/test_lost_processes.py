@@ -106,6 +106,24 @@ async def test_successor_of_a_decider_keeps_the_policy_in_force_while_the_file_i
         await seen(served, lambda state: state["pools"] and state["pools"][0]["slots"] == 9)
 
 
+async def test_successor_of_a_decider_keeps_the_token_whose_file_is_gone(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    async with two_relays(tmp_path, rules(capture.url, pool=f"api_key_file: {file}")) as served:
+        await seen(served, lambda state: len(numbers(state)) == 2)
+        file.write_text("second")
+        await until(lambda: b"is in force: the same file, with other replicas or keys" in served.written)
+        file.unlink()
+        await until(lambda: b"token cannot be read" in served.written)
+        os.kill(deciders_of(served)[0], signal.SIGKILL)
+        await until(lambda: b"another decider serves" in served.written, timeout_s=60)
+        await seen(served, lambda state: len(numbers(state)) == 2)
+        assert (await (await connect(served.url)).ask(chat())).status == 200
+        assert capture.calls[-1].header("authorization") == ["Bearer second"]
+
+
 async def test_processes_that_cannot_be_started_for_want_of_files_are_started_once_there_are_some(
     tmp_path: Path, capture: Capture, connect: Connect
 ) -> None:
