@@ -42,6 +42,23 @@ def test_negative_cost_is_fitted_as_zero_and_others_adjust() -> None:
     assert fit.coefficients[1] == pytest.approx(2.0, rel=0.2)
 
 
+def test_value_whose_error_is_in_its_feature_is_fitted_by_the_instrument() -> None:
+    source = random.Random(3)
+
+    def learn(slope: float, told: bool) -> NonNegative:
+        fit = NonNegative((0.02, 0.15, 0.03, 0.15))
+        for _ in range(400):
+            rate = source.gammavariate(10.0, 0.5)
+            y = 0.03 / (1.0 - slope * rate) * source.lognormvariate(0.0, 0.6)
+            fit.add(0.004, 0.01, rate * y, y, 1.0, rate if told else None)
+        return fit
+
+    for slope in (0.0, 0.1):
+        assert learn(slope, told=True).coefficients[3] == pytest.approx(slope, abs=0.04)
+        assert learn(slope, told=True).predict(0.004, 0.01, 0.0) == pytest.approx(0.033, rel=0.3)
+        assert learn(slope, told=False).coefficients[3] > 0.14
+
+
 def test_regression_without_samples_returns_the_prior() -> None:
     fit = NonNegative((0.5, 2.0, 1.0, 0.1))
     assert fit.predict(3.0, 1.0, 10.0) == 8.5

@@ -6,7 +6,8 @@
 
 The coefficients c are learned from answers. The time per step is regressed on the mean load during the answer and on
 the prompt tokens read in that time. Steps also read chunks of prompts, so the regression fits S + c3 x prompt tokens
-per step. The coefficients t are learned from the times to first tokens.
+per step. In slow steps more prompts come, so the instrument of prompt tokens per step is their rate. The coefficients t
+are learned from the times to first tokens.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class LatencyModel(Remembering):
 
     def learn_step(self, decodes: float, context: float, prefill: float, seen_s: float, weight: float) -> None:
         """Learn that steps took `seen_s` seconds each under this load, which is in model units. `weight`: 0-1."""
-        self.step.add(decodes, context, prefill, seen_s, weight)
+        self.step.add(decodes, context, prefill, seen_s, weight, prefill / seen_s)
         a, b, c = self._low
         self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
 

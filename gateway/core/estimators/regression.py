@@ -1,7 +1,9 @@
-"""Non-negative least squares on the last few hundred samples."""
+"""Non-negative least squares on the last few hundred samples, in two stages where a feature depends on the value."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
 from typing import Final
 
 from gateway.core.estimators.memory import Remembering
@@ -18,13 +20,19 @@ NOISE: Final = 0.3
 
 Coefficients = tuple[float, float, float, float]
 Sums = list[float]
-"""The normal equations: the upper triangle of X'WX by rows, and after each row its element of X'Wy."""
+"""The normal equations: the upper triangle of Z'WZ by rows, after each row its elements of Z'Wc and Z'Wy. Z has the
+columns 1, a, b and the instrument.
+"""
 
 
 class NonNegative(Remembering):
     """y = c0 + c1 a + c2 b + c3 c, fitted so that the *relative* error is small, with every coefficient >= 0.
 
     The weight of a sample is 1 / (expected value)^2. Each coefficient is shrunk towards its prior (ridge regression).
+    Where c was measured with y, an error of y is in both, and least squares would explain y by c alone. An instrument
+    varies with c, but has no part in that error. c is projected on 1, a, b and the instrument, and y is fitted with the
+    projection (two-stage least squares, Theil 1953).
+
     Sums are made block by block and old blocks are dropped whole. No sum is ever subtracted from another, so rounding
     errors do not add up.
     """
@@ -34,7 +42,7 @@ class NonNegative(Remembering):
     def __init__(self, priors: Coefficients) -> None:
         self._priors = priors
         self._blocks: list[Sums] = []
-        self._new: list[tuple[float, float, float, float, float]] = []
+        self._new: list[tuple[float, float, float, float, float, float]] = []
         self.coefficients = priors
         self.samples = 0
         """Samples added since the start."""
@@ -51,11 +59,11 @@ class NonNegative(Remembering):
         c0, c1, c2, c3 = self.coefficients
         return c0 + c1 * a + c2 * b + c3 * c
 
-    def add(self, a: float, b: float, c: float, y: float, weight: float) -> None:
+    def add(self, a: float, b: float, c: float, y: float, weight: float, instrument: float | None = None) -> None:
         """Learn a sample: the features, and the value `y` (> 0) that was measured. `weight` (0-1]: confidence in the
-        sample.
+        sample. `instrument`: that of c; None if c was not measured with y.
         """
-        self._new.append((a, b, c, y, weight))
+        self._new.append((a, b, c, y, weight, c if instrument is None else instrument))
         self.samples += 1
         if len(self._new) == BLOCK or self.samples == FIRST:
             self._fit()
@@ -71,13 +79,17 @@ class NonNegative(Remembering):
         if len(self._new) == BLOCK:
             self._blocks.append(block)
             self._new = []
-        matrix = [[0.0] * 4 for _ in range(4)]
-        target = [0.0] * 4
+        columns = range(len(self._priors))
+        matrix = [[0.0] * len(columns) for _ in columns]
+        measured, target = [0.0] * len(columns), [0.0] * len(columns)
         at = iter(sums)
-        for i, prior in enumerate(self._priors):
-            for j in range(i, 4):
+        for i in columns:
+            for j in columns[i:]:
                 matrix[i][j] = matrix[j][i] = next(at)
-            target[i] = next(at)
+            measured[i], target[i] = next(at), next(at)
+        if measured != matrix[-1]:  # c is not its own instrument
+            _project(matrix, measured, target)
+        for i, prior in enumerate(self._priors):
             ridge = NOISE * NOISE / (prior * prior)
             matrix[i][i] += ridge
             target[i] += ridge * prior
@@ -85,73 +97,57 @@ class NonNegative(Remembering):
         self.coefficients = (c0, c1, c2, c3)
 
     def _sum_up(self) -> Sums:
-        """Sums of the samples since the last full block. The sums are written out for speed: this is the only loop over
-        all samples.
-        """
-        s11 = s1a = s1b = s1c = s1y = saa = sab = sac = say = sbb = sbc = sby = scc = scy = 0.0
-        for a, b, c, y, weight in self._new:
+        """Sums of the samples since the last full block."""
+        sums = [0.0] * 18
+        for a, b, c, y, weight, z in self._new:
             # If weights were computed from y, samples that are short by chance would weigh more. So y only bounds the
             # expected value.
             expected = min(max(self.predict(a, b, c), y / 3.0), y * 3.0)
-            w = weight / (expected * expected)
-            wa, wb, wc = w * a, w * b, w * c
-            s11 += w
-            s1a += wa
-            s1b += wb
-            s1c += wc
-            s1y += w * y
-            saa += wa * a
-            sab += wa * b
-            sac += wa * c
-            say += wa * y
-            sbb += wb * b
-            sbc += wb * c
-            sby += wb * y
-            scc += wc * c
-            scy += wc * y
-        return [s11, s1a, s1b, s1c, s1y, saa, sab, sac, say, sbb, sbc, sby, scc, scy]
+            columns = 1.0, a, b, z, c, y
+            at = 0
+            for i, row in enumerate(columns[:-2]):
+                weighed = weight / (expected * expected) * row
+                for column in columns[i:]:
+                    sums[at] += weighed * column
+                    at += 1
+        return sums
+
+
+def _project(matrix: list[list[float]], measured: list[float], target: list[float]) -> None:
+    """Turn the normal equations of the instrument (Z'WZ, Z'Wy) into those of the projection of c. `measured`: Z'Wc."""
+    columns = range(len(target))
+    for i in columns:  # a column may be all zeros, or a multiple of another
+        matrix[i][i] += 1e-9 * matrix[i][i] + 1e-300
+    share = solve(matrix, measured, columns)
+    projected = [sum(matrix[i][j] * share[j] for j in columns) for i in columns]
+    target[-1] = sum(target[j] * share[j] for j in columns)
+    matrix[-1] = [*projected[:-1], sum(projected[j] * share[j] for j in columns)]
+    for i in columns[:-1]:
+        matrix[i][-1] = projected[i]
 
 
 def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
-    """Returns the x >= 0 that minimises x'Mx/2 - t'x. M is `matrix`, which must be positive definite; t is `target`
-    (Lawson and Hanson 1974, chapter 23).
+    """Returns the x >= 0 that minimises x'Mx/2 - t'x. M is `matrix`, which must be positive definite; t is `target`.
+
+    Where the minimum is above 0 in some columns, it is the unconstrained minimum in them. So all sets of columns are
+    tried: 15 for four coefficients.
     """
-    n = len(target)
-    x = solve(matrix, target, list(range(n)))
-    if min(x) >= 0.0:
-        return x  # the unconstrained solution is feasible, as almost always
-    x = [0.0] * n
-    passive: list[int] = []
-    for _ in range(3 * n):
-        entering, steepest = -1, 0.0
-        for i in range(n):
-            if i not in passive:
-                slope = target[i] - sum(matrix[i][j] * x[j] for j in passive)
-                # The slope is scaled by the diagonal, so that the unit of a feature does not matter.
-                slope /= matrix[i][i] ** 0.5
-                if slope > steepest + 1e-9 * abs(target[i]):
-                    entering, steepest = i, slope
-        if entering < 0:
-            break
-        passive.append(entering)
-        solution = solve(matrix, target, passive)
-        while min(solution) <= 0.0:
-            # Go towards the solution until a variable reaches zero. That variable leaves the passive set.
-            pairs = list(zip(passive, solution, strict=True))
-            step, leaving = min((x[i] / (x[i] - s) if x[i] > s else 0.0, i) for i, s in pairs if s <= 0.0)
-            for i, s in pairs:
-                x[i] += step * (s - x[i])
-            x[leaving] = 0.0
-            passive.remove(leaving)
-            if not passive:
-                return x
-            solution = solve(matrix, target, passive)
-        for i, s in zip(passive, solution, strict=True):
-            x[i] = s
-    return x
+    columns = range(len(target))
+    best, least = solve(matrix, target, columns), 0.0
+    if min(best) >= 0.0:
+        return best  # as almost always
+    best = [0.0] * len(target)
+    for size in columns:
+        for chosen in combinations(columns, size):
+            solution = solve(matrix, target, chosen)
+            value = -sum(target[i] * x for i, x in zip(chosen, solution, strict=True))
+            if value < least and min(solution) >= 0.0:
+                placed = dict(zip(chosen, solution, strict=True))
+                best, least = [placed.get(i, 0.0) for i in columns], value
+    return best
 
 
-def solve(matrix: list[list[float]], target: list[float], chosen: list[int]) -> list[float]:
+def solve(matrix: list[list[float]], target: list[float], chosen: Sequence[int]) -> list[float]:
     """The solution of `matrix x = target` in the chosen rows and columns. The matrix must be positive definite."""
     n = len(chosen)
     rows = [[matrix[i][j] for j in chosen] + [target[i]] for i in chosen]
