@@ -19,6 +19,7 @@ from loadtests.report.page import page, unit
 from loadtests.report.pictures import NAMES, Report, pictures
 from loadtests.report.run_file import read_run
 from loadtests.report.terminal import print_report
+from loadtests.report.tested import own_policy
 from loadtests.terminal.screen import screen
 from loadtests.terminal.written import check_writable
 
@@ -34,27 +35,36 @@ def report_command(
     policy: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", show_default=False, help="The policy whose objectives judge the requests; none by default."
+            metavar="FILE",
+            show_default=False,
+            help="The policy whose objectives judge it; else the test's own.",
         ),
     ] = None,
+    no_policy: Annotated[bool, typer.Option("--no-policy", help="Without objectives: every answer is good.")] = False,
     allow_late: Annotated[
         bool, typer.Option("--allow-late", help="Exit with 0 even if the generator fell behind.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of a summary.")] = False,
 ) -> None:
-    """Make the report of a load test again. Without --policy every answer is good. Nothing is sent.
+    """Make the report of a load test again. Nothing is sent.
 
     Several folders are shards of one test (`run --shard`): their rows are merged, so the report is that of one test.
     """
     if len(folders) == 1:
         refuse_unused(context, ("out",), "goes with several shards: one folder keeps its report")
     folder = folders[0] if len(folders) == 1 else merged(folders, out)
+    if no_policy:
+        refuse_unused(context, ("policy",), "says the opposite of --no-policy")
     try:
-        held = None if policy is None else load(policy)
+        judge = policy or (None if no_policy else own_policy(folder, read_run(folder)))
+        held = None if judge is None else load(judge)
     except PolicyErrors as errors:
         print_errors(errors.errors, console(stderr=True))
         raise typer.Exit(2) from None
-    conclude(folder, held, allow_late=allow_late, as_json=as_json, policy_file=policy)
+    except (ValueError, OSError) as error:
+        console(stderr=True).print(str(error), style="red")
+        raise typer.Exit(2) from None
+    conclude(folder, held, allow_late=allow_late, as_json=as_json, policy_file=judge)
 
 
 def merged(folders: list[Path], out: Path | None) -> Path:

@@ -70,11 +70,16 @@ def _held(folder: Path, run: RunFile) -> Held | None:
             return None if made["about"]["policy"] is None else Kept(_kept(file, made, run))
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise ValueError(f"{file}: is not the report of a load test: make it again, or give --policy") from None
-    if run.about.policy is None:
-        return None
-    if not Path(run.about.policy).exists():
-        raise ValueError(f"{folder}: was judged by {run.about.policy}, which does not exist: give --policy")
-    return load(Path(run.about.policy))
+    own = own_policy(folder, run)
+    return None if own is None else load(own)
+
+
+def own_policy(folder: Path, run: RunFile) -> Path | None:
+    """The policy with which a test was sent. Raises ValueError if it is gone."""
+    policy = run.about.policy
+    if policy is not None and not Path(policy).exists():
+        raise ValueError(f"{folder}: was judged by {policy}, which does not exist: give --policy")
+    return None if policy is None else Path(policy)
 
 
 def _kept(file: Path, made: Report, run: RunFile) -> dict[str, Tier]:

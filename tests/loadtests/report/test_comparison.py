@@ -204,7 +204,7 @@ def reported(folder: Path, policy: str | None) -> str:
     written(folder, traffic(0.1, seed=1))
     file = folder / "policy.yaml"
     file.write_text(policy or "")
-    given = [] if policy is None else ["--policy", str(file)]
+    given = ["--no-policy"] if policy is None else ["--policy", str(file)]
     made = CliRunner().invoke(app, ["report", str(folder), *given])
     assert made.exit_code == 0, made.output
     file.unlink()

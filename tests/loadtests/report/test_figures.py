@@ -240,7 +240,7 @@ def test_report_warns_of_a_single_generator_stall(tmp_path: Path) -> None:
 
 
 def test_report_of_a_late_generator_is_written_with_an_exit_status_of_its_own(tmp_path: Path) -> None:
-    folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)], policy="p.yaml")
+    folder = written(tmp_path, [answered(1.0, late_s=0.5), answered(2.0)], policy=None)
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 3
     told = " ".join(done.stderr.split())
