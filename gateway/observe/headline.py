@@ -97,8 +97,12 @@ def _unserved(snapshot: Snapshot, unhealthy: Unhealthy, tiers: Sequence[TierFact
     for pool in snapshot.pools:
         if any(_serves(replica) for replica in pool.replicas):
             continue
+        held = (f"{pool.on_hold} requests are on hold",) if pool.on_hold else ()
+        details = "; ".join(filter(None, (*held, _states(pool.replicas, unhealthy))))
         if since_s is not None or any(replica.state not in UNUSED for replica in pool.replicas):
-            yield Headline(Level.BAD, f"nobody serves pool {pool.name}", since_s, _states(pool.replicas, unhealthy))
+            yield Headline(Level.BAD, f"nobody serves pool {pool.name}", since_s, details)
+        elif held:
+            yield Headline(Level.WARN, f"pool {pool.name} waits for a replica", None, details)
 
 
 def _states(replicas: Sequence[ReplicaView], unhealthy: Unhealthy) -> str:
