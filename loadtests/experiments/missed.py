@@ -21,8 +21,8 @@ On the 8B with tight bounds, interactive requests are lost for seconds where the
     "step-response": "The rate settles in 15 s. The reason is not known.",
     "affinity": """\
 Gateways that share conversations request by request, without keys, see a part of each. With session keys, or
-`first-message`, they find .97 of the cached tokens. The goodput of `conversations` gains little, since answers are
-most of the work.""",
+`first-message`, they find .97 of the cached tokens. Goodput and TTFT of `conversations` gain little, since answers
+are most of the work.""",
     "live-overload": "Candidates ran two or three at a time, and other work ran on the machine.",
     "simulated-live": """\
 By chance, one such miss is expected in most runs (`missed_by_chance`). `--full` plays up to

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random as Seeded
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from gateway.core.commands import Command
 from gateway.core.fleet import routing
-from gateway.core.fleet.routing import Router
-from gateway.core.fleet.routing import RoutingTarget as Replica
 from gateway.core.policy import Policy
 from gateway.core.pool_spec import ReplicaSpec
 from gateway.core.request import NO_PREFIX, Prefix, Random, Request
@@ -39,7 +37,7 @@ REPLICAS = 8
 ONE_QUEUE = "one queue, 64 slots"
 LOADS = (0.8, 0.9, 0.97)
 JUDGED = 0.97
-R = TypeVar("R", bound=Replica)
+C = TypeVar("C", bound=routing.RoutingTarget)
 
 
 class _Frozen:
@@ -53,13 +51,23 @@ class _Frozen:
         self._read_at = 0.0
         self._counts: dict[int, int] = {}
 
-    def pick(self, free: Sequence[R], random: float, prefix: Prefix = NO_PREFIX, request_tokens: float = 0.0) -> R:
+    def pick(
+        self,
+        free: list[C],
+        random: float,
+        prefix: Prefix = NO_PREFIX,
+        request_tokens: float = 0.0,
+        home: C | None = None,
+    ) -> C:
         if self.now >= self._read_at:
             self._counts = {replica.rank: replica.in_flight for replica in free}
             self._read_at = self.now + self._period_s
         least = min(self._counts.values())
         lightest = [replica for replica in free if self._counts[replica.rank] == least]
         return lightest[int(random * len(lightest))]
+
+    def sent(self, replica: routing.RoutingTarget) -> None:
+        pass
 
 
 class Snapshots(Balancer):
@@ -68,7 +76,7 @@ class Snapshots(Balancer):
     def __init__(self, policy: Policy, period_s: float, random: Random) -> None:
         super().__init__(policy, routing.ROUTERS["least-requests"], random)
         self._frozen = _Frozen(period_s)
-        self._routers = dict.fromkeys(policy.pools, cast(Router, self._frozen))
+        self._routers = dict.fromkeys(policy.pools, self._frozen)
 
     def arrive(self, request: Request, now: float) -> list[Command]:
         self._frozen.now = now

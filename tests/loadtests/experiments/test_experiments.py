@@ -24,7 +24,7 @@ from loadtests.experiments.findings import Chart, Findings, Grid, Line, bare, li
 from loadtests.experiments.missed import WHY
 from loadtests.experiments.pages import write_page
 from loadtests.experiments.registry import EXPERIMENTS, about
-from loadtests.experiments.routing_staleness import _Frozen
+from loadtests.experiments.routing_staleness import NAMES, _fleet, _Frozen, _run
 from loadtests.experiments.runner import (
     FULL,
     QUICK,
@@ -396,6 +396,13 @@ def test_snapshot_router_does_not_see_changes_between_two_snapshots() -> None:
     assert router.pick(free, 0.0).rank == 1
     router.now = 1.0
     assert router.pick(free, 0.0).rank == 0
+
+
+def test_every_router_of_the_staleness_experiment_serves_a_fleet(runner: Runner) -> None:
+    workload = runner.workload("main").at_rate(20.0)
+    for name in NAMES:
+        found = _run((name, _fleet(runner.policy()), workload, 1, runner.options))
+        assert sum(tier.ttft.n for tier in found.tiers.values()) > 0
 
 
 @pytest.mark.parametrize(
