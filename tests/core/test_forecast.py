@@ -398,6 +398,21 @@ def test_raw_breach_probability_combines_tpot_and_e2e_as_independent_risks() -> 
     assert raw(slo(tpot_s=fast_s, e2e_s=50 * STEP_S)) == pytest.approx(1.0 - (1.0 - slow) * (1.0 - late), abs=0.02)
 
 
+def test_two_steps_that_came_at_once_do_not_decide_the_costs_alone() -> None:
+    def prompt_cost(odd_s: float | None) -> float:
+        source, costs = random.Random(4), LatencyModel()
+        for number in range(400):
+            rate = source.uniform(0.0, 4.0)
+            step_s = 0.02 / (1.0 - 0.1 * rate)
+            costs.learn_step(0.01, 0.05, rate * step_s, step_s * source.lognormvariate(0.0, 0.1), 1.0)
+            if odd_s is not None and number == 200:
+                costs.learn_step(0.01, 0.05, 1.0, odd_s, 1.0 / 33.0)
+        return costs.step.coefficients[3]
+
+    assert prompt_cost(odd_s=None) == pytest.approx(0.1, abs=0.02)
+    assert prompt_cost(odd_s=50e-6) == pytest.approx(0.1, abs=0.02)
+
+
 def test_forecast_step_time_stays_positive_for_any_coefficients() -> None:
     costs = LatencyModel()
     for _ in range(2000):

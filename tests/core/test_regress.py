@@ -56,7 +56,7 @@ def test_value_whose_error_is_in_its_feature_is_fitted_by_the_instrument() -> No
     for slope in (0.0, 0.1):
         assert learn(slope, told=True).coefficients[3] == pytest.approx(slope, abs=0.04)
         assert learn(slope, told=True).predict(0.004, 0.01, 0.0) == pytest.approx(0.033, rel=0.3)
-        assert learn(slope, told=False).coefficients[3] > 0.14
+        assert learn(slope, told=False).coefficients[3] > 0.12
 
 
 def test_regression_without_samples_returns_the_prior() -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from gateway.core.estimators.histograms import Pace
 from gateway.core.estimators.memory import Remembering
-from gateway.core.estimators.regression import FIRST, NonNegative
+from gateway.core.estimators.regression import FIRST, TIMES, NonNegative
 
 # Model units: prompt tokens and decoding sequences in thousands, context tokens in hundreds of thousands. They make all
 # coefficients similar in size. The priors are rather slow: a small model on one card.
@@ -127,7 +127,9 @@ class LatencyModel(Remembering):
 
     def learn_step(self, decodes: float, context: float, prefill: float, seen_s: float, weight: float) -> None:
         """Learn that steps took `seen_s` seconds each under this load, which is in model units. `weight`: 0-1."""
-        self.step.add(decodes, context, prefill, seen_s, weight, prefill / seen_s)
+        # Bounded like its weight, so that a step which came with the one before it does not decide alone.
+        rate = prefill / max(seen_s, self.typical_step_s(decodes, context, prefill) / TIMES)
+        self.step.add(decodes, context, prefill, seen_s, weight, rate)
         a, b, c = self._low
         self._low = _expectile(a, decodes), _expectile(b, context), _expectile(c, prefill)
 

@@ -17,6 +17,8 @@ FIRST: Final = 10
 NOISE: Final = 0.3
 """Assumed relative error of one sample. That of the prior is 1. Their ratio sets how soon samples outweigh the prior.
 """
+TIMES: Final = 3.0
+"""The weight of a sample is that of a value at most this many times the one expected, or of the one measured."""
 
 Coefficients = tuple[float, float, float, float]
 Sums = list[float]
@@ -100,9 +102,9 @@ class NonNegative(Remembering):
         """Sums of the samples since the last full block."""
         sums = [0.0] * 18
         for a, b, c, y, weight, z in self._new:
-            # If weights were computed from y, samples that are short by chance would weigh more. So y only bounds the
-            # expected value.
-            expected = min(max(self.predict(a, b, c), y / 3.0), y * 3.0)
+            # Weights computed from y would favour samples that are short by chance. So y only bounds the guess.
+            guess = self.predict(a, b, c)
+            expected = min(max(guess, y / TIMES), max(y * TIMES, guess / TIMES))
             columns = 1.0, a, b, z, c, y
             at = 0
             for i, row in enumerate(columns[:-2]):
@@ -114,16 +116,17 @@ class NonNegative(Remembering):
 
 
 def _project(matrix: list[list[float]], measured: list[float], target: list[float]) -> None:
-    """Turn the normal equations of the instrument (Z'WZ, Z'Wy) into those of the projection of c. `measured`: Z'Wc."""
+    """Turn the normal equations of the instrument (Z'WZ, Z'Wy) into those of the projection of c, whose products with
+    the other columns are those of c. `measured`: Z'Wc.
+    """
     columns = range(len(target))
     for i in columns:  # a column may be all zeros, or a multiple of another
         matrix[i][i] += 1e-9 * matrix[i][i] + 1e-300
     share = solve(matrix, measured, columns)
-    projected = [sum(matrix[i][j] * share[j] for j in columns) for i in columns]
     target[-1] = sum(target[j] * share[j] for j in columns)
-    matrix[-1] = [*projected[:-1], sum(projected[j] * share[j] for j in columns)]
+    matrix[-1] = [*measured[:-1], sum(measured[j] * share[j] for j in columns)]
     for i in columns[:-1]:
-        matrix[i][-1] = projected[i]
+        matrix[i][-1] = measured[i]
 
 
 def nnls(matrix: list[list[float]], target: list[float]) -> list[float]:
