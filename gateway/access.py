@@ -52,6 +52,15 @@ def stamps_of(files: Iterable[Path]) -> Stamps:
     return stamps
 
 
+def without_tokens(policy: Policy) -> Policy:
+    """The policy without the tokens of the files that it names, as it was written."""
+    pools = {
+        name: replace(spec, access=replace(spec.access, key=None)) if spec.access.key_file else spec
+        for name, spec in policy.pools.items()
+    }
+    return replace(policy, pools=pools)
+
+
 def _names(access: ReplicaAccess) -> Iterator[str]:
     tls = access.tls
     yield from filter(None, (access.key_file, tls.ca_file, tls.cert_file, tls.key_file))

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gateway.access import POLL_FILES_S, accessible, files_of, stamps_of
+from gateway.access import POLL_FILES_S, accessible, files_of, stamps_of, without_tokens
 from gateway.api_side import ApiSide
 from gateway.core.policy import Policy
 from gateway.core.results import Callback
@@ -109,7 +109,9 @@ class PolicyReloads:
             )
         )
         self._stamps = stamps_of(files_of(policy))
-        self._current = prepare(policy, settings, path)
+        prepared = prepare(policy, settings, path)
+        # A token of the decider before this one is in force, but not written: its file has the next one.
+        self._current = replace(prepared, written=without_tokens(policy))
         users.finder.configure(policy)
         self._swap(self._current)
         users.fleet.configure(self._current.policy)

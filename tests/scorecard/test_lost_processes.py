@@ -122,6 +122,13 @@ async def test_successor_of_a_decider_keeps_the_token_whose_file_is_gone(
         await seen(served, lambda state: len(numbers(state)) == 2)
         assert (await (await connect(served.url)).ask(chat())).status == 200
         assert capture.calls[-1].header("authorization") == ["Bearer second"]
+        file.write_text("third")
+        await until(lambda: served.written.count(b"the same file, with other replicas or keys") == 2)
+        unread = served.written.count(b"token cannot be read")
+        file.unlink()
+        await until(lambda: served.written.count(b"token cannot be read") > unread)
+        assert (await (await connect(served.url)).ask(chat())).status == 200
+        assert capture.calls[-1].header("authorization") == ["Bearer third"]
 
 
 async def test_processes_that_cannot_be_started_for_want_of_files_are_started_once_there_are_some(
