@@ -88,7 +88,7 @@ def admin_app(
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
-    """The answer to a parameter of the wrong form, in the words of every other error."""
+    """The answer to a parameter of the wrong form, in the form of every other error."""
     assert isinstance(error, RequestValidationError)
     wrong = [f"{each['loc'][-1]}: {each['msg'][0].lower()}{each['msg'][1:]}" for each in error.errors()]
     return JSONResponse({"detail": "; ".join(wrong)}, 400)

@@ -97,7 +97,7 @@ def _unserved(snapshot: Snapshot, unhealthy: Unhealthy, tiers: Sequence[TierFact
     for pool in snapshot.pools:
         if any(_serves(replica) for replica in pool.replicas):
             continue
-        held = (f"{pool.on_hold} requests are on hold",) if pool.on_hold else ()
+        held = (f"on hold: {pool.on_hold}",) if pool.on_hold else ()
         details = "; ".join(filter(None, (*held, _states(pool.replicas, unhealthy))))
         if since_s is not None or any(replica.state not in UNUSED for replica in pool.replicas):
             yield Headline(Level.BAD, f"nobody serves pool {pool.name}", since_s, details)

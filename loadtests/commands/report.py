@@ -37,7 +37,7 @@ def report_command(
         typer.Option(
             metavar="FILE",
             show_default=False,
-            help="The policy whose objectives judge it; else the test's own.",
+            help="The policy that judges the test; by default its own.",
         ),
     ] = None,
     no_policy: Annotated[bool, typer.Option("--no-policy", help="Without objectives: every answer is good.")] = False,
@@ -50,11 +50,11 @@ def report_command(
 
     Several folders are shards of one test (`run --shard`): their rows are merged, so the report is that of one test.
     """
+    if no_policy:
+        refuse_unused(context, ("policy",), "says the opposite of --no-policy")
     if len(folders) == 1:
         refuse_unused(context, ("out",), "goes with several shards: one folder keeps its report")
     folder = folders[0] if len(folders) == 1 else merged(folders, out)
-    if no_policy:
-        refuse_unused(context, ("policy",), "says the opposite of --no-policy")
     try:
         judge = policy or (None if no_policy else own_policy(folder, read_run(folder)))
         held = None if judge is None else load(judge)

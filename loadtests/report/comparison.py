@@ -189,7 +189,7 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
     if a.run.about.seed == b.run.about.seed and None not in cached and abs(cached[1] - cached[0]) > SAME_LOAD:
         found.append(
             f"Prefix caches held {share(cached[0])} and {share(cached[1])} of the prompt tokens. Equal seeds send "
-            "equal prompts: restart the replicas before each test."
+            "equal prompts: if the replicas were not restarted before each test, caches made part of the difference."
         )
     for one in (a, b):
         if not one.report["complete"]:

@@ -78,7 +78,7 @@ def own_policy(folder: Path, run: RunFile) -> Path | None:
     """The policy with which a test was sent. Raises ValueError if it is gone."""
     policy = run.about.policy
     if policy is not None and not Path(policy).exists():
-        raise ValueError(f"{folder}: was judged by {policy}, which does not exist: give --policy")
+        raise ValueError(f"{folder}: was judged by {policy}, which is not there: give --policy FILE")
     return None if policy is None else Path(policy)
 
 

@@ -139,12 +139,10 @@ def test_headline_of_a_pool_whose_replicas_are_all_absent_tells_once_requests_fa
 
 def test_headline_of_a_pool_whose_requests_wait_for_a_replica_counts_them() -> None:
     waits = replace(pool(), on_hold=7)
-    assert of(Metrics(POLICY), waits) == [
-        Headline(Level.WARN, "pool short waits for a replica", None, "7 requests are on hold")
-    ]
+    assert of(Metrics(POLICY), waits) == [Headline(Level.WARN, "pool short waits for a replica", None, "on hold: 7")]
     (found,) = of(Metrics(POLICY), replace(pool(ReplicaState.DOWN), on_hold=7))
     assert found.what == "nobody serves pool short"
-    assert found.details.startswith("7 requests are on hold; r0 is down")
+    assert found.details.startswith("on hold: 7; r0 is down")
 
 
 def test_headline_of_a_store_that_is_away_names_its_error_and_what_follows() -> None:

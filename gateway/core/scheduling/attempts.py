@@ -199,8 +199,7 @@ class AttemptLifecycle:
         state = attempt.state
         state.open.remove(attempt)
         state.tried.append(attempt_history(attempt, result, now))
-        is_unsent = attempt.sent_at is None and not state.open and state.outcome is None
-        if is_unsent and all(each.sent_at is None for each in state.tried):
+        if not state.open and state.outcome is None and all(each.sent_at is None for each in state.tried):
             state.dispatched_at = None
         full = pool.headroom <= 0.0
         if EVIDENCE[seen_of(result)].is_answer:

@@ -52,7 +52,7 @@ class _Pool:
     membership: Membership
     sources: dict[Source, _Followed] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
-    """Found addresses whose names other replicas have: of another pool, or by another scheme."""
+    """Found addresses that another replica has: in another pool, or with another scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,9 @@ class ReplicaFinder:
                     elsewhere.add(url)
             if new := elsewhere - pool.elsewhere:
                 log.warning(
-                    "pool %s does not get what is a replica already, by host, port and path: %s", name, _counted(new)
+                    "pool %s leaves these out, as another replica has the same host, port and path: %s",
+                    name,
+                    _counted(new),
                 )
             pool.elsewhere = elsewhere
             if name in pools:

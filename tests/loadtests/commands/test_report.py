@@ -72,4 +72,4 @@ def test_report_made_again_is_judged_by_the_policy_of_its_test(tmp_path: Path) -
     policy.unlink()
     found = CliRunner().invoke(app, ["report", str(folder)])
     assert found.exit_code == 2
-    assert "policy.yaml, which does not exist: give --policy" in " ".join(found.stderr.split())
+    assert "policy.yaml, which is not there: give --policy FILE" in " ".join(found.stderr.split())
