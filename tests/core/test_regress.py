@@ -53,10 +53,10 @@ def test_value_whose_error_is_in_its_feature_is_fitted_by_the_instrument() -> No
             fit.add(0.004, 0.01, rate * y, y, 1.0, rate if told else None)
         return fit
 
-    for slope in (0.0, 0.1):
+    for slope in (0.0, 0.05):
         assert learn(slope, told=True).coefficients[3] == pytest.approx(slope, abs=0.04)
         assert learn(slope, told=True).predict(0.004, 0.01, 0.0) == pytest.approx(0.033, rel=0.3)
-        assert learn(slope, told=False).coefficients[3] > 0.12
+        assert learn(slope, told=False).coefficients[3] > 0.1
 
 
 def test_regression_without_samples_returns_the_prior() -> None:

@@ -18,7 +18,7 @@ NOISE: Final = 0.3
 """Assumed relative error of one sample. That of the prior is 1. Their ratio sets how soon samples outweigh the prior.
 """
 TIMES: Final = 3.0
-"""The weight of a sample is that of a value at most this many times the one expected, or of the one measured."""
+"""The value that gives a sample its weight is within this many times the measured one, and not far below the usual."""
 
 Coefficients = tuple[float, float, float, float]
 Sums = list[float]
@@ -101,10 +101,10 @@ class NonNegative(Remembering):
     def _sum_up(self) -> Sums:
         """Sums of the samples since the last full block."""
         sums = [0.0] * 18
+        usual = sorted([sample[3] for sample in self._new])[len(self._new) // 2] if self._new else 0.0
         for a, b, c, y, weight, z in self._new:
             # Weights computed from y would favour samples that are short by chance. So y only bounds the guess.
-            guess = self.predict(a, b, c)
-            expected = min(max(guess, y / TIMES), max(y * TIMES, guess / TIMES))
+            expected = max(min(max(self.predict(a, b, c), y / TIMES), y * TIMES), usual / TIMES)
             columns = 1.0, a, b, z, c, y
             at = 0
             for i, row in enumerate(columns[:-2]):
