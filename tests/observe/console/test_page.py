@@ -35,6 +35,8 @@ tiers:
   trial: {{priority: 1, slo: {{ttft: {{p99: 20s}}}}}}
 defaults: {{tier: paid}}
 """
+PAINTED = "() => new Promise(seen => new PerformanceObserver(seen).observe({type: 'paint', buffered: true}))"
+"""Waits for the first paint. `wait_for_function` would evaluate its text later, which the page forbids."""
 ASK = {"model": "emulated", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "stream": True}
 NARROW = {"width": 360, "height": 740}
 WIDE: ViewportSize = {"width": 1280, "height": 900}
@@ -202,7 +204,7 @@ async def test_console_is_painted_before_a_busy_gateway_answers_its_questions(ri
     asked: list[str] = []
     await rig.page.route("**/admin/**", lambda route: asked.append(route.request.url))  # never answered
     await rig.open()
-    await rig.page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+    await rig.page.evaluate(PAINTED)
     await expect(rig.page.get_by_role("link", name="Requests")).to_be_visible()
     assert asked
     await rig.page.unroute_all(behavior="ignoreErrors")
