@@ -31,7 +31,7 @@ from gateway.core.scheduling.explanation import MiddleDraw, PlacementExplanation
 from gateway.core.scheduling.placement import Unplaceable
 from gateway.core.scheduling.state import BREAKERS
 from gateway.core.slo import Objective, Slo
-from gateway.core.snapshot import ReplicaState, Trust
+from gateway.core.snapshot import CapacityBound, ReplicaState, Trust
 from gateway.observe.build_info import is_compiled
 
 TIERS = ("t0", "t1", "t2")
@@ -494,6 +494,7 @@ class Driver:
         self._check_ejections(pool)
         spare = [r for r in having if r.total_in_flight < r.slots]
         behind = [r for r in spare if r.total_unread_tokens >= pool.prefill_limit or not r.has_kv_room]
+        behind += [r for r in spare if r.bound is CapacityBound.TPOT]  # by the time of the call that counted last
         assert pool.free_replicas == [r for r in spare if r not in behind]
         assert pool.below_max == [r for r in pool.replicas.values() if r.total_in_flight < r.max_slots]
         assert all(r.slots <= r.max_slots and bool(r.slots) == bool(r.max_slots) for r in pool.replicas.values())
