@@ -84,7 +84,8 @@ def _policy(setup: ProcessSetup) -> Policy:
     if setup.policy_path is not None:
         try:
             policy = load(setup.policy_path)
-            prepare(policy, setup.settings, setup.policy_path)
+            if setup.policy:  # without one to fall back to, its errors are told when it is put in force
+                prepare(policy, setup.settings, setup.policy_path)
             return policy
         except PolicyErrors as errors:
             if not setup.policy:
