@@ -28,7 +28,8 @@ from loadtests.report.trust import apart
 from loadtests.report.words import share, time
 
 LATENCIES = (("ttft", 0.5), ("ttft", 0.95), ("ttft", 0.99), ("tpot", 0.5), ("tpot", 0.99), ("e2e", 0.5), ("e2e", 0.99))
-SAME_LOAD = 0.02
+SAME = 0.02
+"""Largest difference without a note: of two loads, relative, or of two shares of cached tokens."""
 GOODPUT = "goodput"
 
 
@@ -177,7 +178,7 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
     """Notes on facts that weaken the comparison."""
     found = []
     ours, theirs = a.report["totals"]["offered_per_s"], b.report["totals"]["offered_per_s"]
-    if None not in (ours, theirs) and abs(theirs / ours - 1.0) > SAME_LOAD:
+    if None not in (ours, theirs) and abs(theirs / ours - 1.0) > SAME:
         found.append(f"Not the same load: {ours:.4g} and {theirs:.4g} requests/s were offered.")
     elif not paired:
         found.append("Not the same requests (another seed, or other traffic), so intervals are wider.")
@@ -186,7 +187,7 @@ def _notes(a: Tested, b: Tested, paired: bool) -> list[str]:
         if said[0] != said[1]:
             found.append(f"Different requests: {what} {said[0]} and {said[1]}, which makes a difference by itself.")
     cached = [one.report["totals"]["cached"] for one in (a, b)]
-    if a.run.about.seed == b.run.about.seed and None not in cached and abs(cached[1] - cached[0]) > SAME_LOAD:
+    if a.run.about.seed == b.run.about.seed and None not in cached and abs(cached[1] - cached[0]) > SAME:
         found.append(
             f"Prefix caches held {share(cached[0])} and {share(cached[1])} of the prompt tokens. Equal seeds send "
             "equal prompts: if the replicas were not restarted before each test, caches made part of the difference."

@@ -18,7 +18,7 @@ NOISE: Final = 0.3
 """Assumed relative error of one sample. That of the prior is 1. Their ratio sets how soon samples outweigh the prior.
 """
 TIMES: Final = 3.0
-"""The value that gives a sample its weight is within this many times the measured one, and not far below the usual."""
+"""The value that gives a sample its weight is at most this many times off the measured one, and below the usual."""
 
 Coefficients = tuple[float, float, float, float]
 Sums = list[float]
@@ -101,7 +101,7 @@ class NonNegative(Remembering):
     def _sum_up(self) -> Sums:
         """Sums of the samples since the last full block."""
         sums = [0.0] * 18
-        usual = sorted([sample[3] for sample in self._new])[len(self._new) // 2] if self._new else 0.0
+        usual = sorted([y for _, _, _, y, _, _ in self._new])[len(self._new) // 2] if self._new else 0.0
         for a, b, c, y, weight, z in self._new:
             # Weights computed from y would favour samples that are short by chance. So y only bounds the guess.
             expected = max(min(max(self.predict(a, b, c), y / TIMES), y * TIMES), usual / TIMES)
