@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from gateway.policy import PolicyError
+from gateway.policy import PolicyError, PolicyErrors
 from gateway.policy.errors import MAX_LINES
 
 
@@ -40,6 +41,19 @@ def print_errors(errors: Iterable[PolicyError], out: Console) -> None:
         out.print(error_line(error))
     if len(found) > MAX_LINES:
         out.print(f"and {len(found) - MAX_LINES} more errors")
+
+
+@contextmanager
+def exits(status: int, *kinds: type[Exception]) -> Iterator[None]:
+    """Print errors of these kinds, and of a policy, on standard error, and exit with this status."""
+    try:
+        yield
+    except PolicyErrors as found:
+        print_errors(found.errors, console(stderr=True))
+        raise typer.Exit(status) from None
+    except kinds as error:
+        console(stderr=True).print(str(error), style="red")
+        raise typer.Exit(status) from None
 
 
 def finite(value: object) -> object:

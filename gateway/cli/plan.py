@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.output import console, print_errors, print_json, refuse_unused
+from gateway.cli.output import console, exits, print_json, refuse_unused
 from gateway.cli.plan_tables import print_knee, print_plan
 from gateway.cli.quantities import WarmupOption, per_s, seconds
 from gateway.cli.traffic import (
@@ -30,7 +30,6 @@ from gateway.core.policy import Policy
 from gateway.plan.knee import Knee, Search
 from gateway.plan.sizing import Load, plan
 from gateway.plan.terms import Terms, above_0, share
-from gateway.policy import PolicyErrors
 from gateway.sim.engine.fleet import fleet_of
 from gateway.sim.engine.profiles import Profile
 from gateway.sim.run.options import Options
@@ -132,7 +131,7 @@ def plan_command(
         refuse_unused(context, OF_SEARCHES, "is for simulations: give --policy, too")
     else:
         refuse_unused(context, OF_ARITHMETIC, "is of no use with --policy")
-    try:
+    with exits(2, ValueError):
         terms = _terms(spare, price, output_tokens)
         if policy is not None:
             above_0("--rate", rate, "requests per second, such as 40")
@@ -156,12 +155,6 @@ def plan_command(
             raise ValueError("give the requests per second with --rate, or the traffic with --policy and --workload")
         load = Load(rate, latency, slots, per_replica, utilization, p99_wait, availability, terms)
         worked_out = plan(load)
-    except PolicyErrors as errors:
-        print_errors(errors.errors, console(stderr=True))
-        raise typer.Exit(2) from None
-    except ValueError as error:
-        console(stderr=True).print(str(error), style="red")
-        raise typer.Exit(2) from None
     if as_json:
         print_json(asdict(worked_out))
     else:

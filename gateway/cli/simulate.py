@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.output import console, finite, print_errors, print_json
+from gateway.cli.output import console, exits, finite, print_json
 from gateway.cli.quantities import RateOption, WarmupOption, seconds
 from gateway.cli.tables import print_tables
 from gateway.cli.traffic import (
@@ -29,7 +29,6 @@ from gateway.cli.traffic import (
     workload_of,
 )
 from gateway.core.policy import Policy
-from gateway.policy import PolicyErrors
 from gateway.sim.analysis.compare import Comparison, Contender
 from gateway.sim.analysis.report import differences, summary
 from gateway.sim.baselines.baselines import BASELINES
@@ -101,7 +100,7 @@ def simulate_command(
     `tailgate simulate --policy a.yaml --policy b.yaml --workload chat --baseline static-cap`
     """
     loaded = [loaded_policy(file) for file in policies]
-    try:
+    with exits(2, ValueError):
         source = source_of(workload, trace)
         comparison = Comparison(
             candidates=_candidates(policies, loaded, baseline or [], fleet, fault or []),
@@ -117,12 +116,6 @@ def simulate_command(
             ),
         )
         results = _run(comparison, jobs)
-    except PolicyErrors as errors:
-        print_errors(errors.errors, console(stderr=True))
-        raise typer.Exit(2) from None
-    except ValueError as error:
-        console(stderr=True).print(str(error), style="red")
-        raise typer.Exit(2) from None
     summaries = [summary(runs) for runs in results]
     against = [difference for runs in results[1:] for difference in differences(results[0], runs)]
     if as_json:

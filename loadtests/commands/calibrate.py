@@ -13,7 +13,7 @@ import typer
 import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gateway.cli.output import console
+from gateway.cli.output import console, exits
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.calibrate import told
 from loadtests.calibrate.about import about
@@ -74,20 +74,11 @@ def calibrate_command(
     could not be checked.
     """
     errors = console(stderr=True)
-    try:
+    with exits(2, ValueError):
         first = Target(one_target(targets), model, keys_of_engine(key, keys), Length.EXACT)
-    except ValueError as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
     check_writable(out, "--out")
-    try:
+    with exits(1, NoContact, Failed, OSError), exits(2, WhichModel):
         found = uvloop.run(_calibrated(first, most, randbits(32) if seed is None else seed, rounds, out, checked))
-    except WhichModel as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
-    except (NoContact, Failed, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(1) from None
     if found.unchecked is not None:
         errors.print(f"not checked: {found.unchecked}", style="yellow")
     if as_json:

@@ -10,7 +10,7 @@ import orjson
 import typer
 import uvloop
 
-from gateway.cli.output import console
+from gateway.cli.output import console, exits
 from gateway.cli.quantities import finite, seconds
 from loadtests.commands.options import (
     AdminOption,
@@ -26,7 +26,7 @@ from loadtests.commands.options import (
     TargetOption,
     WorkloadOption,
 )
-from loadtests.commands.verdicts import Judged, Options, in_words, print_counted, told, wrong_input
+from loadtests.commands.verdicts import WRONG, Judged, Options, in_words, print_counted, told
 from loadtests.terminal.written import check_writable, writing
 from loadtests.verdict.gateway_counts import counted, differs
 from loadtests.verdict.promises import Judgement, Verdict
@@ -86,7 +86,7 @@ def certify_command(
     for path, option, is_folder in ((out, "--out", True), (junit, "--junit", False), (markdown, "--markdown", False)):
         if path is not None:
             check_writable(path, option, folder=is_folder)
-    with wrong_input(errors):
+    with exits(2, *WRONG):
         before = {} if baseline is None else shares_of(baseline)
         options = Options(
             targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, max_late / 1e3, admin

@@ -13,8 +13,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.output import console, print_errors
-from gateway.policy import PolicyErrors, load
+from gateway.cli.output import exits
+from gateway.policy import load
 from loadtests.report.bootstrap import Range
 from loadtests.report.comparison import Comparison, Row, compare, headline
 from loadtests.report.page import document, figures, table
@@ -55,18 +55,11 @@ def compare_command(
     Exit status: 0 if they were compared; 2 for wrong options, or nothing to compare; 3 if the figures of a test are
     invalid because the generator fell behind.
     """
-    errors = console(stderr=True)
     if out is not None:
         check_writable(out, "--out")
-    try:
+    with exits(2, ValueError, OSError):
         held = None if policy is None else load(policy)
         found = compare(*read_both(a, b, held))
-    except PolicyErrors as wrong:
-        print_errors(wrong.errors, errors)
-        raise typer.Exit(2) from None
-    except (ValueError, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
     if out is not None:
         with writing(out, "--out"):
             out.write_text(_page(found))

@@ -19,11 +19,14 @@ from loadtests.traces.writers import WRITERS
 
 
 def convert_command(
-    sources: Annotated[
+    paths: Annotated[
         list[Path],
-        typer.Argument(metavar="IN...", help="A trace of any known format, conversations of ShareGPT, or a journal."),
+        typer.Argument(
+            metavar="IN... OUT",
+            help="Traces of any known format, conversations of ShareGPT, or journals. The last is the file to write; - "
+            "is standard output.",
+        ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is standard output.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {', '.join(WRITERS)}.")] = "tailgate",
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as a JSON document.")] = False,
 ) -> None:
@@ -36,6 +39,9 @@ def convert_command(
     `tailgate load convert calls.jsonl.1 calls.jsonl day.jsonl`
     """
     errors = console(stderr=True)
+    *sources, out = paths
+    if not sources:
+        raise typer.BadParameter("missing: name the file to write, or - for standard output", param_hint="OUT")
     if to not in WRITERS:
         errors.print(f"--to {to} is not a format; known: {', '.join(WRITERS)}", style="red")
         raise typer.Exit(2)

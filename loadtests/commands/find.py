@@ -12,7 +12,7 @@ import orjson
 import typer
 import uvloop
 
-from gateway.cli.output import console
+from gateway.cli.output import console, exits
 from gateway.cli.quantities import finite, seconds
 from loadtests.charts.chart import Chart, Line
 from loadtests.charts.svg import draw
@@ -30,7 +30,7 @@ from loadtests.commands.options import (
     TargetOption,
     WorkloadOption,
 )
-from loadtests.commands.verdicts import Judged, Options, print_counted, wrong_input
+from loadtests.commands.verdicts import WRONG, Judged, Options, print_counted
 from loadtests.terminal.written import make_folder, writing
 from loadtests.verdict.promises import Verdict
 from loadtests.verdict.search import Found, search
@@ -81,7 +81,7 @@ def find_command(
     errors = console(stderr=True)
     if out is not None:
         make_folder(out, "--out")
-    with wrong_input(errors):
+    with exits(2, *WRONG):
         options = Options(
             targets, policy, workload, prompts, mix, key or [], model, extra, goodput, seed, max_late / 1e3, admin
         )

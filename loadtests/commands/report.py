@@ -8,9 +8,9 @@ from typing import Annotated
 import orjson
 import typer
 
-from gateway.cli.output import console, print_errors, refuse_unused
+from gateway.cli.output import console, exits, refuse_unused
 from gateway.core.policy import Policy
-from gateway.policy import PolicyErrors, load
+from gateway.policy import load
 from loadtests.charts.svg import draw
 from loadtests.replay.columns import read_rows
 from loadtests.report.figures import report
@@ -55,30 +55,19 @@ def report_command(
     if len(folders) == 1:
         refuse_unused(context, ("out",), "goes with several shards: one folder keeps its report")
     folder = folders[0] if len(folders) == 1 else merged(folders, out)
-    try:
+    with exits(2, ValueError, OSError):
         judge = policy or (None if no_policy else own_policy(folder, read_run(folder)))
         held = None if judge is None else load(judge)
-    except PolicyErrors as errors:
-        print_errors(errors.errors, console(stderr=True))
-        raise typer.Exit(2) from None
-    except (ValueError, OSError) as error:
-        console(stderr=True).print(str(error), style="red")
-        raise typer.Exit(2) from None
     conclude(folder, held, allow_late=allow_late, as_json=as_json, policy_file=judge)
 
 
 def merged(folders: list[Path], out: Path | None) -> Path:
     """The folder of the test that these shards are. Exits with 2 if they are none."""
-    errors = console(stderr=True)
-    if out is None or out in folders:
-        errors.print("--out DIR: name a folder of its own for the report of several shards", style="red")
-        raise typer.Exit(2)
-    check_writable(out, "--out", folder=True)
-    try:
+    with exits(2, ValueError, OSError):
+        if out is None or out in folders:
+            raise ValueError("--out DIR: name a folder of its own for the report of several shards")
+        check_writable(out, "--out", folder=True)
         merge(folders, out)
-    except (ValueError, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
     return out
 
 
@@ -95,32 +84,23 @@ def conclude(
     Exits with 1 if a file could not be written, with 2 if there is nothing to report. If the generator fell behind, the
     report says so, and unless `allow_late` the status is 3.
     """
-    errors = console(stderr=True)
-    try:
-        found = _concluded(folder, policy, policy_file)
+    found = _concluded(folder, policy, policy_file)
+    with exits(1, OSError):
         for name in NAMES:
             (folder / f"{name}.svg").unlink(missing_ok=True)  # left by an earlier report
         for picture in pictures(found):
             draw(picture, folder, unit(picture))
         _write(found, folder, as_json=as_json)
-    except OSError as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(1) from None
     if not found["trusted"] and not allow_late:
-        errors.print(f"{LATE} (exit status 3; 0 with --allow-late)", style="red")
+        console(stderr=True).print(f"{LATE} (exit status 3; 0 with --allow-late)", style="red")
         raise typer.Exit(3)
     return found
 
 
 def _concluded(folder: Path, policy: Policy | None, policy_file: Path | None) -> Report:
     """The report of a test. Exits if there is nothing to report."""
-    errors = console(stderr=True)
-    try:
-        run = read_run(folder)
-        found = report(run, read_rows(folder), policy)
-    except (ValueError, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
+    with exits(2, ValueError, OSError):
+        found = report(read_run(folder), read_rows(folder), policy)
     if policy_file is not None:
         found["about"]["policy"] = str(policy_file)
     elif policy is None:

@@ -16,10 +16,10 @@ from typing import Annotated
 import typer
 import uvloop
 
-from gateway.cli.output import console, print_errors, refuse_unused
+from gateway.cli.output import console, exits, refuse_unused
 from gateway.cli.quantities import RateOption, WarmupOption, finite, seconds
 from gateway.core.policy import Policy
-from gateway.policy import PolicyErrors, load
+from gateway.policy import load
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.commands.asked import check_warmup, fields_of, keys_of, one_target, traffic_of, unnamed_tier, whose
 from loadtests.commands.options import MaxLateOption
@@ -217,7 +217,7 @@ def run_command(
     if processes > 1:
         together = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
         raise typer.Exit(sent_together(processes, together, policy, allow_late=allow_late, as_json=as_json))
-    try:
+    with exits(2, ValueError, OSError):
         own, begin_at_s = shard_of(shard, os.environ), beginning(begin_at, align, time.time())
         if own.count > 1 and closed_loop is not None:
             raise ValueError("--shard is for open loops: give each generator its own --closed-loop")
@@ -236,12 +236,6 @@ def run_command(
             raise ValueError("--closed-loop sends after each answer, at no fixed rate: leave out --rate and --speed")
         by_tier = keys_of(key or [], keys, traffic.tiers if held is None else held.tiers)
         aimed = Target(one_target(targets), model, keys=by_tier, length=length, extra=fields_of(extra))
-    except PolicyErrors as found:
-        print_errors(found.errors, errors)
-        raise typer.Exit(2) from None
-    except (ValueError, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
     about = About(
         target=aimed.url,
         traffic=traffic.name + (traffic.pace if closed_loop is None else ""),
@@ -277,14 +271,8 @@ def run_command(
     folder = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
     check_writable(folder, "--out", folder=True)
     wrong: list[ValueError] = []
-    try:
+    with exits(1, NoContact, OSError), exits(2, Nothing, WhichModel), exits(3, OwnLimit):
         played = uvloop.run(_test(traffic, held, wrong, aimed, plan, about, folder, probe_first))
-    except (NoContact, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(3 if isinstance(error, OwnLimit) else 1) from None
-    except (Nothing, WhichModel) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
     refused = ""
     try:
         made = conclude(folder, held, allow_late=allow_late, as_json=as_json)

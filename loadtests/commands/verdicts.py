@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
-import typer
 from rich.console import Console
 
-from gateway.cli.output import print_errors
 from gateway.core.policy import Policy
-from gateway.policy import PolicyErrors, load
+from gateway.policy import load
 from gateway.sim.workload.arrivals import Arrival
 from loadtests.commands.asked import fields_of, keys_of, one_target, traffic_of, whose
 from loadtests.commands.prompts import PromptOptions, prompts_of
@@ -64,17 +62,8 @@ class Options:
     admin: str | None
 
 
-@contextmanager
-def wrong_input(errors: Console) -> Iterator[None]:
-    """Report wrong options, or a target that does not answer, and exit with 2."""
-    try:
-        yield
-    except PolicyErrors as wrong:
-        print_errors(wrong.errors, errors)
-        raise typer.Exit(2) from None
-    except (ValueError, NoContact, WhichModel, OSError) as error:
-        errors.print(str(error), style="red")
-        raise typer.Exit(2) from None
+WRONG: Final = (ValueError, NoContact, WhichModel, OSError)
+"""Errors of wrong options, or of a target that does not answer."""
 
 
 class Judged:

@@ -61,7 +61,7 @@ async def test_usage_of_any_gateway_has_the_requests_of_all_that_share_a_store(t
     assert told["error"] is None
     assert "of 2 gateways" in shown.stdout
     assert "the latest sums of other gateways are missing" in alone.stdout
-    result = usage("--json", "--db", str(tmp_path / "b.db"))
+    result = usage("--json", "--db", str(tmp_path / "b.db"), "--since", "999999w")
     assert json.loads(result.stdout)["total"]["requests"] == 3
 
 

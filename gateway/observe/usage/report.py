@@ -39,7 +39,7 @@ def question(by: str, since: str, until: str, now_s: float) -> Question:
         if name not in BY:
             raise ValueError(f"by: {name!r:.40} is unknown; known: {', '.join(BY)}")
     now = int(now_s // HOUR_S)
-    begin = _hour("since", since, now)
+    begin = max(0, _hour("since", since, now))
     end = _hour("until", until, now) if until else now + 1
     if begin >= end:
         raise ValueError("since: is not before `until`")

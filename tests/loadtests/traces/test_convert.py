@@ -174,6 +174,11 @@ def test_unconvertible_trace_is_refused_with_its_cause(tmp_path: Path, options: 
     assert told in done.stderr
 
 
+def test_convert_without_an_output_says_so() -> None:
+    done = CliRunner().invoke(app, ["convert", str(SMALL)])
+    assert (done.exit_code, "OUT: missing" in done.stderr) == (2, True), done.stderr
+
+
 def test_unreadable_or_unwritable_trace_is_named_as_given(tmp_path: Path) -> None:
     missing, out = tmp_path / "missing", tmp_path / "no" / "out"
     done = CliRunner().invoke(app, ["convert", str(missing), str(tmp_path / "out")])
