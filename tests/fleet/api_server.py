@@ -45,13 +45,13 @@ class ApiServer:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def put(self, name: str, *endpoints: Object, port: int = 8000, kind: str = "IPv4") -> None:
-        """Create or replace a slice."""
+        """Create or replace a slice. Without endpoints it has no ports either, as that of a service without pods."""
         happened = "MODIFIED" if name in self.slices else "ADDED"
         self.slices[name] = {
             "metadata": {"name": name},
             "addressType": kind,
-            "endpoints": list(endpoints),
-            "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+            "endpoints": list(endpoints) or None,
+            "ports": [{"name": "http", "port": port, "protocol": "TCP"}] if endpoints else None,
         }
         self._happened(happened, self.slices[name])
 

@@ -92,6 +92,21 @@ async def test_pods_that_end_are_not_ready_or_are_evicted_are_no_replicas(server
         await until(lambda: followed.addresses == set())
 
 
+@pytest.mark.parametrize("port", ["", "http"])
+async def test_service_that_has_lost_its_last_pod_has_no_replicas_until_it_has_one_again(
+    server: ApiServer, tmp_path: Path, port: str
+) -> None:
+    server.put("vllm-0", endpoint("10.0.0.1", "one", ready=True))
+    async with following(Followed(server, tmp_path, port)) as followed:
+        await until(lambda: server.watching == 1)
+        server.put("vllm-0")
+        await until(lambda: followed.addresses == set())
+        server.put("vllm-0", endpoint("10.0.0.2", "two", ready=True))
+        await until(lambda: followed.addresses == {"10.0.0.2:8000"})
+        assert server.lists == 1
+        assert not followed.failed
+
+
 async def test_pod_with_addresses_of_both_families_in_several_slices_is_one_replica(
     server: ApiServer, tmp_path: Path
 ) -> None:

@@ -221,8 +221,10 @@ class KubernetesFollower(Follower):
         ready: dict[str, str] = {}
         ending: dict[str, str] = {}
         for each in sorted(self._slices.values(), key=lambda each: (each.addressType, each.metadata.name)):
+            if not each.endpoints:
+                continue  # the slice of a service without pods has no ports either
             port = self._port(each)
-            for endpoint in each.endpoints or ():
+            for endpoint in each.endpoints:
                 if not endpoint.addresses:
                     continue  # an evicted pod
                 conditions = endpoint.conditions or _Conditions()
