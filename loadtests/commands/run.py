@@ -44,6 +44,7 @@ from loadtests.report.trust import apart
 from loadtests.terminal.written import FOLDER, check_writable, writing
 
 OF_PROMPTS = ("api", "stream", "sample", "shuffle", "history", "think")
+OF_ONE_PROCESS = ("shard", "begin_at", "align", "closed_loop")
 ENDS = signal.SIGINT, signal.SIGTERM
 OURS = ("report.json", "report.html", "run.json", "requests.npy", ANSWERS, *(f"{name}.svg" for name in NAMES))
 """Files that a test leaves in its folder."""
@@ -215,6 +216,7 @@ def run_command(
     if prompts is None:
         refuse_unused(context, OF_PROMPTS, "goes with --prompts")
     if processes > 1:
+        refuse_unused(context, OF_ONE_PROCESS, "goes without --processes, which makes shards of its own")
         together = out or FOLDER / datetime.now().strftime("%Y%m%d-%H%M%S")
         raise typer.Exit(sent_together(processes, together, policy, allow_late=allow_late, as_json=as_json))
     with exits(2, ValueError, OSError):

@@ -9,9 +9,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
+
 from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors, load
 from loadtests.commands.report import conclude, merged
+from loadtests.report.run_file import FILE
 
 READY_S = 6.0
 """Seconds until all generators have started, and made contact."""
@@ -28,27 +31,36 @@ def sent_together(count: int, folder: Path, policy: Path | None, *, allow_late: 
     folders = [folder / f"shard-{number}" for number in range(1, count + 1)]
     started = []
     for number, own in enumerate(folders, 1):
+        (own / FILE).unlink(missing_ok=True)  # of an earlier test
         command = [sys.executable, "-m", "loadtests", "run", *options]
         parts = ("--shard", f"{number}/{count}", "--begin-at", begin_at, "--out", str(own))
         quiet = subprocess.DEVNULL if number > 1 else None
-        started.append(subprocess.Popen([*command, *parts], stdout=subprocess.DEVNULL, stderr=quiet))
+        # A group of its own: else Ctrl-C in a terminal would reach it twice, and end it without its rows.
+        started.append(subprocess.Popen([*command, *parts], stdout=subprocess.DEVNULL, stderr=quiet, process_group=0))
 
     def pass_on(number: int, _: object) -> None:
         for one in started:
             one.send_signal(number)
 
-    for end in (signal.SIGINT, signal.SIGTERM):
+    for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(end, pass_on)
     ended = [one.wait() for one in started]
     if failed := [status for status in ended if status not in REPORTED]:
         errors.print(f"{len(failed)} of {count} generators failed: the first says why above", style="red")
         return failed[0]
+    if not all((own / FILE).exists() for own in folders):
+        errors.print("Stopped before every generator had rows: there is nothing to report", style="red")
+        return 130
     try:
         held = None if policy is None else load(policy)
     except PolicyErrors as found:
         print_errors(found.errors, errors)
         return 2
-    conclude(merged(folders, folder), held, allow_late=allow_late, as_json=as_json)
+    try:
+        conclude(merged(folders, folder), held, allow_late=allow_late, as_json=as_json)
+    except typer.Exit as left:
+        if left.exit_code == 3 or 130 not in ended:
+            raise
     return 130 if 130 in ended else 0
 
 

@@ -144,6 +144,8 @@ async def test_ctrl_c_before_the_first_request_reports_nothing(replica: Emulated
         (["--workload", "chat", "--speed", "2"], "--speed is for traces"),
         (["--workload", "chat", "--sample", "2"], "--sample: goes with --prompts"),
         (["--workload", "chat", "--no-stream", "--processes", "2"], "--stream: goes with --prompts"),
+        (["--workload", "chat", "--shard", "1/2", "--processes", "2"], "--shard: goes without --processes"),
+        (["--workload", "chat", "--align", "60", "--processes", "2"], "--align: goes without --processes"),
         (["--workload", "chat", "--key", "=x"], "a key is written KEY, or TIER=KEY"),
         (["--workload", "chat", "--key", "premum=x"], "no tier premum: did you mean premium"),
         (["--workload", LINE, "--mix", "a=50%,b=50%", "--key", "c=x"], "(tiers: a, b)"),
@@ -379,3 +381,22 @@ def test_processes_send_one_test_together(tmp_path: Path) -> None:
     assert [half["totals"]["offered"] for half in halves] != [0, 0]
     assert report["totals"]["offered"] == sum(half["totals"]["offered"] for half in halves)
     assert report["totals"]["finished"] == report["totals"]["offered"]
+
+
+async def test_ctrl_c_reaches_each_of_several_processes_once(replica: EmulatedReplica, tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "loadtests", "run", "--target", replica.url, "--model", "m", "--workload", LINE)
+    options = ("--rate", "20", "--duration", "9999", "--processes", "2", "--allow-late", "--json")
+    process = await asyncio.create_subprocess_exec(
+        *command, *options, "--out", str(tmp_path), stdout=subprocess.PIPE, start_new_session=True
+    )
+    await replica.until(lambda of: of.received_total > 60, 30.0)
+    listing = ("ps", "-eo", "ppid=,pid=,pgid=")
+    shown = await asyncio.to_thread(subprocess.run, listing, capture_output=True, text=True, check=True)
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    groups = {pid: group for parent, pid, group in rows if parent == str(process.pid)}
+    assert len(groups) == 2
+    assert all(group == pid for pid, group in groups.items())  # a terminal signals the group of the first process
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 130
+    assert json.loads(said)["about"]["shards"] == 2
