@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -11,7 +12,7 @@ import typer.main
 from loadtests.__main__ import app
 from loadtests.replay.shard import shard_of
 
-from .files import DEPLOY, read_yaml
+from .files import DEPLOY, manifest, read_yaml
 
 FOLDER = DEPLOY / "kubernetes" / "loadtest"
 JOB = read_yaml(FOLDER / "job.yaml")
@@ -35,6 +36,12 @@ def test_job_has_a_pod_for_every_shard_and_options_that_exist() -> None:
     assert JOB["spec"]["parallelism"] == count
     shards = {shard_of(given["--shard"], {"JOB_COMPLETION_INDEX": f"{index}"}).index for index in range(count)}
     assert shards == set(range(count))
+
+
+def test_job_aims_at_the_port_of_the_gateways_service() -> None:
+    (target,) = (part for part in CONTAINER["args"] if part.startswith("--target="))
+    url, service = urlsplit(target.removeprefix("--target=")), manifest("service")
+    assert (url.hostname, url.port or 80) == (service["metadata"]["name"], service["spec"]["ports"][0]["port"])
 
 
 def test_rows_of_each_pod_go_to_a_folder_of_its_own_on_the_volume() -> None:
