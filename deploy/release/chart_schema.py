@@ -25,6 +25,7 @@ def chart_schema() -> str:
         image=_of(repository=TEXT, tag=TEXT, pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]}),
         replicas={"type": "integer", "minimum": 1},
         store={**_of(url={"type": "string"}, secretKey={"type": "string"}, port=PORT), "not": BOTH},
+        discovery={"type": "boolean"},
         secret=TEXT,
         drainDeadlineSeconds=COUNT,
         drainNoticeSeconds=COUNT,

@@ -126,3 +126,24 @@ def test_pod_has_time_for_notice_and_drain() -> None:
     spec = pod["spec"]["template"]["spec"]
     assert spec["terminationGracePeriodSeconds"] > 620
     assert {"name": "TAILGATE_DRAIN_DEADLINE_S", "value": "600"} in spec["containers"][0]["env"]
+
+
+def test_pod_without_notice_does_not_sleep_for_no_time_which_kubernetes_before_1_33_refuses() -> None:
+    pod = rendered({**EXAMPLE, "drainNoticeSeconds": 0})["Deployment/gate"]["spec"]["template"]["spec"]
+    assert "lifecycle" not in pod["containers"][0]
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.37"])
+def test_discovery_gives_the_pod_the_account_and_the_rights_of_the_kustomize_component(version: str) -> None:
+    found, component = rendered({**EXAMPLE, "discovery": True}), DEPLOY / "kubernetes" / "discovery"
+    for document in found.values():
+        kubernetes_validate.validate(document, version, strict=True)
+    pod = found["Deployment/gate"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    assert f"ServiceAccount/{pod['serviceAccountName']}" in found
+    binding = found["RoleBinding/gate-discovery"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod["serviceAccountName"]}]
+    assert found[f"Role/{binding['roleRef']['name']}"]["rules"] == read_yaml(component / "role.yaml")["rules"]
+    egress = read_yaml(component / "networkpolicy.yaml")["spec"]["egress"]
+    assert found["NetworkPolicy/gate"]["spec"]["egress"][-1:] == egress
+    assert not [name for name in rendered(EXAMPLE) if name.startswith(("Role", "ServiceAccount"))]
