@@ -15,11 +15,10 @@ from gateway.cli.output import console, print_errors
 from gateway.policy import PolicyErrors, load
 from loadtests.commands.report import conclude, merged
 from loadtests.report.run_file import FILE
+from loadtests.terminal.written import writing
 
 READY_S = 6.0
 """Seconds until all generators have started, and made contact."""
-REPORTED = (0, 3, 130)
-"""Exit statuses of a generator that left rows."""
 ALONE = ("--processes", "--out")
 """Options with a value that the generators do not get."""
 
@@ -31,10 +30,11 @@ def sent_together(count: int, folder: Path, policy: Path | None, *, allow_late: 
     folders = [folder / f"shard-{number}" for number in range(1, count + 1)]
     started = []
     for number, own in enumerate(folders, 1):
-        (own / FILE).unlink(missing_ok=True)  # of an earlier test
+        with writing(own, "--out"):
+            (own / FILE).unlink(missing_ok=True)  # of an earlier test
         command = [sys.executable, "-m", "loadtests", "run", *options]
         parts = ("--shard", f"{number}/{count}", "--begin-at", begin_at, "--out", str(own))
-        quiet = subprocess.DEVNULL if number > 1 else None
+        quiet = subprocess.PIPE if number > 1 else None
         # A group of its own: else Ctrl-C in a terminal would reach it twice, and end it without its rows.
         started.append(subprocess.Popen([*command, *parts], stdout=subprocess.DEVNULL, stderr=quiet, process_group=0))
 
@@ -44,13 +44,13 @@ def sent_together(count: int, folder: Path, policy: Path | None, *, allow_late: 
 
     for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(end, pass_on)
-    ended = [one.wait() for one in started]
-    if failed := [status for status in ended if status not in REPORTED]:
-        errors.print(f"{len(failed)} of {count} generators failed: the first says why above", style="red")
-        return failed[0]
-    if not all((own / FILE).exists() for own in folders):
-        errors.print("Stopped before every generator had rows: there is nothing to report", style="red")
-        return 130
+    said = [one.communicate()[1] for one in started]
+    ended = [one.returncode for one in started]
+    failed = [number for number, own in enumerate(folders) if not (own / FILE).exists()]
+    if failed:
+        errors.print((said[failed[0]] or b"").decode(errors="replace"), end="")
+        errors.print(f"{len(failed)} of {count} generators left no rows: the reason is above", style="red")
+        return ended[failed[0]]
     try:
         held = None if policy is None else load(policy)
     except PolicyErrors as found:
@@ -61,7 +61,8 @@ def sent_together(count: int, folder: Path, policy: Path | None, *, allow_late: 
     except typer.Exit as left:
         if left.exit_code == 3 or 130 not in ended:
             raise
-    return 130 if 130 in ended else 0
+    # One without a request of its own has status 2, but the first has one.
+    return 130 if 130 in ended else ended[0] if ended[0] in (1, 2) else 0
 
 
 def shared(arguments: Sequence[str]) -> list[str]:

@@ -383,6 +383,25 @@ def test_processes_send_one_test_together(tmp_path: Path) -> None:
     assert report["totals"]["finished"] == report["totals"]["offered"]
 
 
+async def test_process_without_a_request_of_its_own_is_no_failure(replica: EmulatedReplica, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+    command = ("--target", replica.url, "--model", "m", "--prompts", str(tmp_path / "prompts.txt"), "--rate", "50")
+    status, out, said = await run(
+        *command, "--processes", "3", "--allow-late", "--json", "--out", str(tmp_path / "out")
+    )
+    assert status == 0, said
+    assert json.loads(out)["totals"]["finished"] == 2
+
+
+async def test_process_that_fails_says_why(replica: EmulatedReplica, tmp_path: Path) -> None:
+    command = ("--target", replica.url, "--model", "m", "--workload", LINE, "--rate", "50", "--duration", "1")
+    (tmp_path / "shard-2" / "report.html").mkdir(parents=True)
+    status, _, said = await run(*command, "--processes", "2", "--allow-late", "--out", str(tmp_path))
+    assert status == 2
+    assert "shard-2" in said.splitlines()[0]
+    assert "1 of 2 generators left no rows: the reason is above" in said
+
+
 async def test_ctrl_c_reaches_each_of_several_processes_once(replica: EmulatedReplica, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "loadtests", "run", "--target", replica.url, "--model", "m", "--workload", LINE)
     options = ("--rate", "20", "--duration", "9999", "--processes", "2", "--allow-late", "--json")
