@@ -25,7 +25,7 @@ States = list[tuple[str, str, ReplicaState, str]]
 """Those of `Controller.states`."""
 UP = ReplicaState.UP
 DOWN = ReplicaState.DOWN
-_WHEN_DOWN: Final = "it gets at most one request at a time, until one or a probe of the gateway succeeds"
+_WHEN_DOWN: Final = "it gets nothing, then single requests until one or a probe of the gateway succeeds"
 _WHEN_ABSENT: Final = "it has not been seen alive since it was added"
 
 

@@ -70,7 +70,7 @@ def headlines(
         *_store_away(store),
         *_not_found(discovered),
     )
-    return found or (_well(tiers, now),)
+    return found or (_well(snapshot, tiers, now),)
 
 
 def _store_away(store: StoreView | None) -> Iterator[Headline]:
@@ -86,7 +86,8 @@ def _not_found(discovered: Sequence[Discovered]) -> Iterator[Headline]:
     for one in discovered:
         if one.error:
             what = f"new replicas of pool {one.pool} are not found"
-            yield Headline(Level.WARN, what, None, f"{one.source}: {one.error}; its last answer stays in use")
+            stays = "it has found none yet" if one.addresses is None else "its last answer stays in use"
+            yield Headline(Level.WARN, what, None, f"{one.source}: {one.error}; {stays}")
 
 
 def _unserved(snapshot: Snapshot, unhealthy: Unhealthy, tiers: Sequence[TierFacts], now: float) -> Iterator[Headline]:
@@ -204,7 +205,9 @@ def _out(snapshot: Snapshot, unhealthy: Unhealthy) -> Iterator[Headline]:
             yield Headline(Level.WARN, what, None, _states(out, unhealthy))
 
 
-def _well(tiers: Sequence[TierFacts], now: float) -> Headline:
+def _well(snapshot: Snapshot, tiers: Sequence[TierFacts], now: float) -> Headline:
+    if not any(_serves(replica) for pool in snapshot.pools for replica in pool.replicas):
+        return Headline(Level.IDLE, "idle", None, "no replica serves")
     good = sum(facts.recent.read(now)[TierFacts.GOOD] for facts in tiers)
     offered = sum(facts.recent.read(now)[TierFacts.OFFERED] for facts in tiers)
     if not offered:

@@ -101,8 +101,8 @@ async def test_dead_replica_is_logged_once_however_often_it_is_probed(
         assert _state_of(gateway, "r1") is ReplicaState.PROBING
     told = [record.getMessage() for record in caplog.records if "replica r1" in record.getMessage()]
     assert told == [
-        "replica r1 of pool main is down, was up: 3 x health check failed; it gets at most one request at a time, "
-        "until one or a probe of the gateway succeeds",
+        "replica r1 of pool main is down, was up: 3 x health check failed; it gets nothing, then single "
+        "requests until one or a probe of the gateway succeeds",
     ]
 
 

@@ -131,6 +131,13 @@ def test_headline_is_silent_about_replicas_that_are_not_meant_to_serve(state: Re
     assert of(Metrics(POLICY), pool(state))[0].what == "idle"
 
 
+def test_headline_of_a_gateway_without_a_serving_replica_is_not_that_all_is_well() -> None:
+    metrics = Metrics(POLICY)
+    metrics.ended(OK)
+    assert of(metrics, WELL)[0].what == "all is well"
+    assert of(metrics, pool(ReplicaState.ABSENT)) == [Headline(Level.IDLE, "idle", None, "no replica serves")]
+
+
 def test_headline_of_a_pool_whose_replicas_are_all_absent_tells_once_requests_fail_for_it() -> None:
     metrics = Metrics(POLICY)
     metrics.ended(replace(FAILED, request=a_request(body_at=129.0), why=Reason.NO_REPLICAS, attempts=0))
@@ -163,3 +170,6 @@ def test_headline_of_a_source_of_replicas_that_fails_names_its_pool_and_its_erro
     (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, None, sources)
     assert (found.level, found.what) == (Level.WARN, "new replicas of pool short are not found")
     assert found.details == "dns: vllm: no answer within 5 s; its last answer stays in use"
+    never = (replace(sources[1], addresses=None),)
+    (found,) = headlines(Metrics(POLICY), Snapshot(1, (WELL,), ()), (), AT, None, never)
+    assert found.details == "dns: vllm: no answer within 5 s; it has found none yet"

@@ -113,6 +113,10 @@ async def test_log_names_the_replicas_that_came_and_went_and_the_list_without_an
         await until(lambda: found(gw) == {two.url})
         publish(tmp_path)
         await until(lambda: "lists no replicas" in caplog.text)
+        await until(lambda: not found(gw))
+        (tmp_path / "replicas.json").unlink()
+        await until(lambda: gw.finder.reports()[0].error != "")
+        assert caplog.messages[-1].endswith("No such file or directory; its replicas stay as they are")
     path = tmp_path / "replicas.json"
     lines = [line for line in caplog.messages if line.startswith(("pool main: ", "policy generation "))]
     assert lines[:6] == [

@@ -204,9 +204,7 @@ class ReplicaFinder:
 
         def failed(reason: str) -> None:
             if reason != followed.error:
-                stays = (
-                    "its replicas stay as they are" if self._pools[pool].membership.urls else "it has found none yet"
-                )
+                stays = "it has found none yet" if followed.listing is None else "its replicas stay as they are"
                 log.warning("pool %s: its source %s failed: %s; %s", pool, followed.kind, reason, stays)
             followed.error = reason
             if followed.listing is not None:  # Its last list may have been the first sign of the failure.
