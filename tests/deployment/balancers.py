@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -60,6 +61,18 @@ async def _run(command: Sequence[str], environment: Mapping[str, str]) -> AsyncI
     finally:
         process.terminate()
         await process.wait()
+
+
+async def listening(url: str) -> None:
+    """Wait until a balancer that was just started listens."""
+    place = urlsplit(url)
+    async with asyncio.timeout(READY_S):
+        while True:
+            with suppress(ConnectionRefusedError):
+                _, writer = await asyncio.open_connection(place.hostname, place.port)
+                writer.close()
+                return
+            await asyncio.sleep(0.02)
 
 
 async def first_answer(url: str, body: bytes) -> None:

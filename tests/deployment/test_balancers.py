@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from loadtests.emulator import Emulator
-from tests.deployment.balancers import Balancer, first_answer, haproxy, needs_haproxy, needs_nginx, nginx
+from tests.deployment.balancers import Balancer, first_answer, haproxy, listening, needs_haproxy, needs_nginx, nginx
+from tests.scorecard.conftest import unanswering
 from tests.scorecard.policies import rules
 from tests.scorecard.raw import chat_body
 from tests.scorecard.waiting import until
 from tests.serving import gateways
+
+__all__ = ["unanswering"]
+
+
+async def _ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(asyncio.IncompleteReadError):  # of a check, or of a wait for the balancer
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -31,6 +43,21 @@ async def test_requests_through_a_balancer_outlive_one_of_two_gateways(tmp_path:
             await one.drain()
             answers += [await client.post("/v1/chat/completions", content=body) for _ in range(10)]
     assert [answer.status_code for answer in answers] == [200] * 20
+
+
+@pytest.mark.parametrize(
+    "balancer", [pytest.param(haproxy, marks=needs_haproxy), pytest.param(nginx, marks=needs_nginx)]
+)
+async def test_request_for_a_gateway_whose_machine_is_gone_is_sent_to_the_other(
+    tmp_path: Path, balancer: Balancer, unanswering: str
+) -> None:
+    async with await asyncio.start_server(_ok, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        addresses = [(urlsplit(unanswering).netloc, f"{port}"), (f"127.0.0.1:{port}", f"{port}")]
+        async with balancer(tmp_path, addresses) as url, httpx.AsyncClient(base_url=url, timeout=30.0) as client:
+            await listening(url)
+            answers = [await client.post("/v1/chat/completions", content=b"{}") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
 
 
 @needs_haproxy
