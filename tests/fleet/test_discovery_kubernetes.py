@@ -200,6 +200,18 @@ async def test_token_is_read_again_for_each_request(server: ApiServer, tmp_path:
         await until(lambda: f"{followed.token} cannot be read" in str(followed.failed))
 
 
+@pytest.mark.parametrize("token", [b"secr\xc3\xa9t", b"secr\xff", b"secret\nsecret", b""])
+async def test_token_file_without_a_token_is_named_and_its_text_is_not(
+    server: ApiServer, tmp_path: Path, token: bytes
+) -> None:
+    followed = Followed(server, tmp_path)
+    followed.token.write_bytes(token)
+    async with following(followed):
+        await until(lambda: bool(followed.failed))
+        assert f"{followed.token} has no token: write one line of printable ASCII" in followed.failed[0]
+        assert "secr" not in str(followed.failed)
+
+
 @pytest.mark.parametrize(("port", "address"), [("http", "10.0.0.1:8000"), ("9000", "10.0.0.1:9000")])
 async def test_port_is_chosen_by_name_or_number(server: ApiServer, tmp_path: Path, port: str, address: str) -> None:
     server.put("vllm-0", endpoint("10.0.0.1"))

@@ -16,6 +16,7 @@ import msgspec
 
 from gateway.core.pool_spec import Discovery, KubernetesSource
 from gateway.fleet.discovery.source import Follower, Listing, SourceError, SourceTools, authority
+from gateway.policy.sections.values import read_secret
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its token, the certificate of the API server, and its namespace."""
@@ -158,7 +159,11 @@ class KubernetesFollower(Follower):
         name = self._place.token_file
         if not name:
             return {}
-        return {"authorization": f"Bearer {await asyncio.to_thread(_text, Path(name), 'write `token_file`')}"}
+        try:
+            token = read_secret(await asyncio.to_thread(_text, Path(name), "write `token_file`"))
+        except ValueError:
+            raise SourceError(f"{name} has no token: write one line of printable ASCII without spaces") from None
+        return {"authorization": f"Bearer {token}"}
 
     def _request(
         self, client: httpx.AsyncClient, headers: Mapping[str, str], parameters: Mapping[str, str | int]
@@ -263,6 +268,6 @@ def _check(status: int) -> None:
 
 def _text(path: Path, otherwise: str) -> str:
     try:
-        return path.read_text("utf-8").strip()
+        return path.read_text("utf-8", "replace").strip()
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}: {otherwise}") from None
