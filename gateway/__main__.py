@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.cli.app import app
+import sys
+
+try:
+    from gateway.cli.app import app
+except KeyboardInterrupt:
+    sys.exit(130)  # nothing has begun
 
 
 def main() -> None:

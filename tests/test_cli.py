@@ -506,3 +506,15 @@ def test_serve_without_anything_to_serve_names_two_ways_to_begin() -> None:
     done = CliRunner().invoke(app, ["serve"], env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert "tailgate policy prints some to start from" in done.stderr
+
+
+def test_ctrl_c_while_modules_are_read_ends_without_a_traceback() -> None:
+    code = (
+        "import sys, types\n"
+        "def find_spec(name, *_):\n"
+        "    if name == 'gateway.cli.app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, types.SimpleNamespace(find_spec=find_spec))\n"
+        "import gateway.__main__"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (130, "")
