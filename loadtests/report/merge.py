@@ -18,7 +18,7 @@ from loadtests.waits import above
 OWN = ("started_at", "shard", "shards", "probed", "left_out", "condemned")
 """Facts in which shards of one test may differ."""
 SUMMED = ("sent", "ended", "chunks", "most_connections", "most_under_way", "cpu_s", "most_memory_bytes")
-SUMMED_TOO = ("empty_rows", "turns", "turns_lost")
+SUMMED_TOO = ("turns", "turns_lost")
 NAMED = (("tier", "tiers"), ("served_tier", "tiers"), ("reason", "reasons"), ("replica", "replicas"))
 
 
@@ -93,6 +93,7 @@ def _played(all_of: Sequence[Played]) -> Played:
         **{name: sum(getattr(one, name) for one in all_of) for name in (*SUMMED, *SUMMED_TOO)},
         sending_s=max(one.sending_s for one in all_of),
         seconds=max(one.seconds for one in all_of),
+        empty_rows=max(one.empty_rows for one in all_of),  # each shard reads the whole traffic
         interrupted=any(one.interrupted for one in all_of),
         gave_up=any(one.gave_up for one in all_of),
         wrong_row=next((one.wrong_row for one in all_of if one.wrong_row), None),

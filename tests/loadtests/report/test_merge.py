@@ -14,7 +14,7 @@ from loadtests.replay.columns import read_rows
 from loadtests.replay.request import Outcome, Request
 from loadtests.report.figures import report
 from loadtests.report.merge import merge
-from loadtests.report.run_file import read_run
+from loadtests.report.run_file import read_run, save_run
 from tests.loadtests.report.made import answered, policy, refused, written
 
 OF_THE_GENERATOR = ("generator", "about")
@@ -77,6 +77,16 @@ def test_order_of_the_folders_makes_no_difference(tmp_path: Path) -> None:
     one, other = read(tmp_path / "a"), read(tmp_path / "b")
     assert one["tiers"] == other["tiers"]
     assert one["totals"] == other["totals"]
+
+
+def test_rows_that_each_shard_left_out_are_counted_once(tmp_path: Path) -> None:
+    folders = sharded(tmp_path, 3)
+    for folder in folders:
+        run = read_run(folder)
+        run.played.empty_rows = 4  # each reads the whole traffic
+        save_run(folder, run)
+    merge(folders, tmp_path / "all")
+    assert read_run(tmp_path / "all").played.empty_rows == 4
 
 
 def test_late_shard_condemns_the_report(tmp_path: Path) -> None:
