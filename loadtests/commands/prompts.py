@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from gateway.core.request import Endpoint
-from gateway.sim.workload.traces import Mix
+from gateway.sim.workload.traces import EmptyRows, Mix
 from loadtests.replay.traffic import Traffic
 from loadtests.traces.prompt_file import RATE_PER_S, PromptFile
 
@@ -41,6 +41,7 @@ def prompts_of(
         raise ValueError(f"--api {options.api} is not a path of the API, such as {Endpoint.COMPLETIONS.value}")
     if rate is not None and speed is not None:
         raise ValueError("--rate and --speed both set the speed: keep one")
+    left_out = EmptyRows()
     found = PromptFile(
         path=options.path,
         mix=mix,
@@ -52,6 +53,7 @@ def prompts_of(
         shuffled=options.shuffled,
         think_s=options.think_s,
         stream=options.stream,
+        on_empty=left_out.add,
     )
     pace = f" at {rate:g}/s" if rate is not None else f" as timed, else at {RATE_PER_S:g}/s"
-    return Traffic(found, options.path.name, pace, duration_s)
+    return Traffic(found, options.path.name, pace, duration_s, left_out)

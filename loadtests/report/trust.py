@@ -74,10 +74,9 @@ def warnings(report: Report) -> list[str]:
             "stalls gets fewer requests, and the figures leave out the waiting that users would have had."
         )
     if about.get("empty_rows"):
-        found.append(
-            f"{about['empty_rows']:,} rows of the trace were left out: they have 0 tokens, so they failed when they "
-            "were recorded."
-        )
+        empty = "they have 0 tokens, so they failed when they were recorded"
+        why = "nobody asks anything in them" if about.get("own_words") else empty
+        found.append(f"{about['empty_rows']:,} rows of the traffic were left out: {why}.")
     if about["policy"] is None:
         found.append("No policy was given: there are no objectives, so every answered request is good.")
     counted, wanted = prompts["prompt_tokens_counted"], prompts["prompt_tokens"]

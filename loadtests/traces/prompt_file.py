@@ -13,7 +13,8 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -66,15 +67,17 @@ class PromptFile:
     """Mean seconds from an answer to the next question of a conversation."""
     stream: bool | None = None
     """Whether answers of texts are streamed; None: as the bodies say, and prompts without a body are."""
+    on_empty: Callable[[int], None] = lambda number: None
+    """Called once with the number of each conversation in which nobody asks anything. It is left out."""
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The requests of one run."""
         draw, whose = Random(f"{seed} prompts"), Random(f"{seed} mix")
         at, until_s, sent = 0.0, math.inf if self.duration_s is None else self.duration_s, 0
-        rate = self.rate_per_s or RATE_PER_S
+        rate, of = self.rate_per_s or RATE_PER_S, self
         while True:
             timed = False
-            for written in self._chosen(draw):
+            for written in of._chosen(draw):
                 if self.rate_per_s is None and not math.isnan(written.at):
                     if written.at / self.speed < at:
                         raise TraceError(f"{self.path}: the times are not in order: sort the file, or give --rate")
@@ -88,6 +91,7 @@ class PromptFile:
                 yield replace(written, at=at, tier=tier, tenant=f"{tier}-{nth}", model=self.mix.model, session=sent)
             if timed or math.isinf(until_s) or not sent:
                 return
+            of = replace(self, on_empty=lambda number: None)  # counted already
 
     def _chosen(self, draw: Random) -> Iterator[Written]:
         found = self._requests()
@@ -96,23 +100,28 @@ class PromptFile:
         return _shuffled(found, draw) if self.shuffled else found
 
     def _requests(self) -> Iterator[Written]:
-        with _opened(self.path) as file:
-            first = file.read(1)
-            while first.isspace():
-                first = file.read(1)
-            documents = _array(file, self.path) if first == "[" else _lines(first, file, self.path)
-            for place, text, document in documents:
-                try:
-                    yield self._written(text, document)
-                except ValueError as error:
-                    raise TraceError(f"{self.path}:{place}: {error}") from None
+        try:
+            with _opened(self.path) as file:
+                for number, (place, text, document) in enumerate(_documents(file, self.path), 1):
+                    try:
+                        written = self._written(text, document)
+                    except ValueError as error:
+                        raise TraceError(f"{self.path}:{place}: {error}") from None
+                    if written is None:
+                        self.on_empty(number)
+                    else:
+                        yield written
+        except (EOFError, UnicodeDecodeError, zlib.error) as error:
+            raise TraceError(f"{self.path}: cannot be read: {error}") from None
 
-    def _written(self, text: str, document: Any) -> Written:
-        """A request from a line, or from an element of a list."""
+    def _written(self, text: str, document: Any) -> Written | None:
+        """A request from a line, or from an element of a list; None if nobody asks anything."""
         if isinstance(document, str):
             text, document = document, None
-        if not isinstance(document, dict):
+        if document is None:
             return self._request({"messages": [{"role": "user", "content": text}], "stream": True})
+        if not isinstance(document, dict):
+            raise ValueError("is neither a text nor an object")
         if "conversations" in document:
             return self._talk(document["conversations"])
         at = document.get("at", math.nan)
@@ -138,13 +147,14 @@ class PromptFile:
         stream = body.get("stream") is True
         return Written(math.nan, "", "", "", 0, wanted if type(wanted) is int else 0, stream, path=path, body=body)
 
-    def _talk(self, said: Any) -> Written:
-        """A conversation in ShareGPT's form: its first question, with later ones."""
-        parts = said if isinstance(said, list) else []
+    def _talk(self, said: Any) -> Written | None:
+        """A conversation in ShareGPT's form: its first question, with later ones; None without a question."""
+        if not isinstance(said, list):
+            raise ValueError("conversations is not a list")
         turns: list[tuple[Message, Message]] = []
         opening: list[Message] = []
         answer: Message | None = None
-        for part in parts:
+        for part in said:
             by, value = (part.get("from"), part.get("value")) if isinstance(part, dict) else (None, None)
             if not isinstance(value, str):
                 raise ValueError("conversations: each part has from and value")
@@ -158,7 +168,7 @@ class PromptFile:
             elif not opening:
                 opening.append({"role": "system", "content": value})
         if not opening or opening[-1]["role"] != "user":
-            raise ValueError("conversations: nobody asks anything (from: human)")
+            return None  # as many in the files that people share
         first = self._request({"messages": opening, "stream": True}, Endpoint.CHAT.value)
         return replace(first, later=tuple(turns), think_s=self.think_s)
 
@@ -169,9 +179,21 @@ def _opened(path: Path) -> IO[str]:
     return gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig")
 
 
+def _documents(file: IO[str], path: Path) -> Iterator[tuple[str, str, Any]]:
+    """The place, the text and the document of each request. A list has texts or objects: `[INST]` begins a text."""
+    first = file.read(1)
+    while first.isspace():
+        first = file.read(1)
+    if first != "[":
+        return _lines(first, file, path)
+    while (following := file.read(1)).isspace():
+        first += following
+    return _array(following, file, path) if following in '{"]' else _lines(first + following, file, path)
+
+
 def _lines(first: str, file: IO[str], path: Path) -> Iterator[tuple[str, str, Any]]:
     """The place, the text and the document of each line. A file whose first line is no object has plain lines."""
-    plain = first != "{"
+    plain = not first.startswith("{")
     for number, line in enumerate(file, 1):
         text = (first + line if number == 1 else line).strip()
         if not text:
@@ -188,9 +210,9 @@ def _lines(first: str, file: IO[str], path: Path) -> Iterator[tuple[str, str, An
         yield str(number), text, document
 
 
-def _array(file: IO[str], path: Path) -> Iterator[tuple[str, str, Any]]:
-    """The elements of a JSON list, whose bracket is read, one by one."""
-    decoder, rest, number = json.JSONDecoder(), "", 0
+def _array(first: str, file: IO[str], path: Path) -> Iterator[tuple[str, str, Any]]:
+    """The elements of a JSON list, one by one. Its bracket and the next letter are read."""
+    decoder, rest, number = json.JSONDecoder(), first, 0
     while True:
         rest = rest.lstrip().removeprefix(",").lstrip()
         if rest.startswith("]"):

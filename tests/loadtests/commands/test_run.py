@@ -283,7 +283,7 @@ async def test_run_leaves_out_trace_rows_of_0_tokens_and_says_so(replica: Emulat
     options = ["--target", replica.url, "--model", "m", "--trace", str(trace)]
     status, out, _ = await run(*options, "--max-late", "5000", "--out", str(tmp_path / "out"))
     assert status == 0
-    assert "3 rows of the trace were left out" in out
+    assert "3 rows of the traffic were left out" in out
     about = json.loads((tmp_path / "out" / "report.json").read_text())["about"]
     assert (about["empty_rows"], about["unnamed_tier"]) == (3, "default")
 

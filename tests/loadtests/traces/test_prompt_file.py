@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.sim.workload.traces import Mix, TraceError
+from gateway.sim.workload.traces import EmptyRows, Mix, TraceError
 from loadtests.replay.written import Written
 from loadtests.traces.prompt_file import PromptFile
 
@@ -138,7 +138,8 @@ def test_large_document_is_read_in_bounded_memory(tmp_path: Path) -> None:
         ('{"model": "m"}\n', "f:1: the body has none of messages, prompt, input, query: say its API with --api"),
         ('{"url": "/v9/x", "body": {"prompt": ""}}\n', "f:1: url: '/v9/x' is not a path of the API"),
         ('{"at": -1, "body": {"prompt": ""}}\n', "f:1: at: -1 is not a time"),
-        ('{"conversations": [{"from": "gpt", "value": "hi"}]}\n', "f:1: conversations: nobody asks anything"),
+        ('{"conversations": 1}\n', "f:1: conversations is not a list"),
+        ('["one", 2]', "f:element 2: is neither a text nor an object"),
         ('[{"prompt": "x"}, {"prompt"', "f: element 2: .*: the list is cut off, or no JSON"),
         (
             '{"at": 2, "body": {"prompt": ""}}\n{"at": 1, "body": {"prompt": ""}}\n',
@@ -149,3 +150,23 @@ def test_large_document_is_read_in_bounded_memory(tmp_path: Path) -> None:
 def test_wrong_row_is_named_with_its_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(TraceError, match=told):
         read(tmp_path / "f", text)
+
+
+def test_conversation_in_which_nobody_asks_is_left_out_and_counted_once(tmp_path: Path) -> None:
+    asked = '{"conversations": [{"from": "human", "value": "hi"}]}'
+    (tmp_path / "f").write_text(f'[{{"conversations": [{{"from": "gpt", "value": "hi"}}]}}, {asked}]')
+    left_out = EmptyRows()
+    found = PromptFile(tmp_path / "f", Mix(), rate_per_s=100.0, duration_s=1.0, on_empty=left_out.add)
+    assert len(list(found.arrivals(1))) > 50
+    assert (left_out.rows, left_out.lines) == (1, [1])
+
+
+def test_prompts_that_begin_with_a_bracket_are_plain_lines(tmp_path: Path) -> None:
+    found = read(tmp_path / "f", "[INST] one [/INST]\n[INST] two [/INST]\n")
+    assert [one.messages[0]["content"] for one in found] == ["[INST] one [/INST]", "[INST] two [/INST]"]
+
+
+def test_compressed_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f.gz").write_bytes(gzip.compress(b"one\ntwo\n" * 1000)[:-20])
+    with pytest.raises(TraceError, match=r"f.gz: cannot be read: Compressed file ended"):
+        list(PromptFile(tmp_path / "f.gz", Mix()).arrivals(1))
