@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.pool_spec import Discovery, FileSource
+from gateway.fleet.discovery import file
 from gateway.fleet.discovery.file import FileFollower
 from gateway.fleet.discovery.source import Listing, SourceError, SourceTools
 
@@ -88,12 +89,32 @@ async def test_file_is_read_again_when_it_has_changed_and_only_then(tmp_path: Pa
     task = asyncio.create_task(one.run())
     await until(lambda: len(told) == 1)
     path.write_text("[{")
-    await until(lambda: len(failed) == 1)
+    await until(lambda: "cannot be parsed" in str(failed))
     path.unlink()
-    await until(lambda: len(failed) == 2)
+    await until(lambda: "cannot be read" in str(failed))
     fresh = tmp_path / "fresh"
     fresh.write_text(json.dumps([{"targets": ["10.0.0.9:1"]}]))
     fresh.replace(path)
     await until(lambda: len(told) == 2)
     assert told[1].urls == {"http://10.0.0.9:1"}
     task.cancel()
+
+
+async def test_file_that_could_not_be_opened_is_read_again_though_it_has_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f.json").write_text(TARGETS)
+    one, told, failed = follower(tmp_path / "f.json")
+    read, errors = one.read, [SourceError("Too many open files")]
+    monkeypatch.setattr(file, "POLL_FILES_S", 0.01)
+
+    def fails_first() -> Listing:
+        if errors:
+            raise errors.pop()
+        return read()
+
+    monkeypatch.setattr(one, "read", fails_first)
+    task = asyncio.create_task(one.run())
+    await until(lambda: bool(told))
+    task.cancel()
+    assert failed == ["Too many open files"]

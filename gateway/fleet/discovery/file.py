@@ -20,7 +20,7 @@ class _Group(msgspec.Struct):
 
 
 class FileFollower(Follower):
-    """Reads a file when it has changed. A file that is damaged or missing changes nothing."""
+    """Reads a file when it has changed, or could not be used. One that is damaged or missing changes nothing."""
 
     def __init__(self, source: FileSource, discovery: Discovery, tools: SourceTools) -> None:
         super().__init__(discovery, tools)
@@ -34,9 +34,9 @@ class FileFollower(Follower):
             if stamp != seen:
                 try:
                     self._tools.told(await asyncio.to_thread(self.read))
+                    seen = stamp
                 except SourceError as error:
                     self._tools.failed(str(error))
-                seen = stamp
             await asyncio.sleep(POLL_FILES_S)
 
     def read(self) -> Listing:
