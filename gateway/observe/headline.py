@@ -211,7 +211,9 @@ def _well(snapshot: Snapshot, tiers: Sequence[TierFacts], now: float) -> Headlin
     good = sum(facts.recent.read(now)[TierFacts.GOOD] for facts in tiers)
     offered = sum(facts.recent.read(now)[TierFacts.OFFERED] for facts in tiers)
     if not offered:
-        return Headline(Level.IDLE, "idle", None, "nobody asked anything in the last minute")
+        running = sum(pool.in_flight for pool in snapshot.pools)
+        what = f"{running} under way" if running else "idle"
+        return Headline(Level.IDLE, what, None, "no request ended in the last minute")
     return Headline(Level.GOOD, "all is well", None, f"{offered / SPAN_S:.2g}/s served, {good / offered:.0%} good")
 
 

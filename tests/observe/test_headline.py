@@ -30,7 +30,7 @@ def pool(*states: ReplicaState, bound: CapacityBound | None = None) -> PoolView:
         replace(first, name=f"r{n}", state=state, bound=bound, slots=8 if state is ReplicaState.UP else 0)
         for n, state in enumerate(states)
     )
-    return replace(SHORT, replicas=replicas)
+    return replace(SHORT, replicas=replicas, in_flight=0)
 
 
 WELL = pool(ReplicaState.UP, ReplicaState.UP)
@@ -39,6 +39,9 @@ WELL = pool(ReplicaState.UP, ReplicaState.UP)
 def test_headline_of_an_idle_gateway_says_so() -> None:
     (found,) = of(Metrics(POLICY), WELL)
     assert (found.level, found.what) == (Level.IDLE, "idle")
+    assert of(Metrics(POLICY), replace(WELL, in_flight=2)) == [
+        Headline(Level.IDLE, "2 under way", None, "no request ended in the last minute")
+    ]
 
 
 def test_headline_of_a_healthy_gateway_has_rate_and_goodput() -> None:
