@@ -292,7 +292,11 @@ class RequestHandler:
 
     def only_model(self, tier: Tier) -> str:
         """The model of a request that names none. Raises BadRequest unless there is exactly one that `tier` may use."""
-        return only_of(self._catalog.usable(self.policy, tier))
+        names = self._catalog.usable(self.policy, tier)
+        if not names and "*" in self.policy.models:  # the replicas' lists will tell
+            why = "no replica has listed its models yet: name one, or try again"
+            raise BadRequest("model", why, None, Reason.NO_REPLICAS)
+        return only_of(names)
 
     def read(self, path: bytes, caller: Caller | None) -> tuple[int, bytes] | Problem:
         """The answer to a GET: (status, JSON body)."""

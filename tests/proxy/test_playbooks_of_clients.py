@@ -619,6 +619,11 @@ def test_catch_all_model_answers_404_to_a_name_that_its_catalog_lacks(play: Call
     play(rules)(FromClient(post(model="nobody")), ToClient(b"HTTP/1.1 404"))
 
 
+def test_request_without_a_model_may_come_again_while_no_replica_has_listed_one(play: Callable[..., Play]) -> None:
+    rules = policy(pool("p", "r1"), tier("std"), models=[Model("*", ("p",), any_name=True)])
+    play(rules)(FromClient(post(model="")), ToClient(b"HTTP/1.1 503", b"no replica has listed its models yet"))
+
+
 def test_images_count_as_prompt_tokens(play: Callable[..., Play]) -> None:
     rules = policy(pool("p", "r1"), tier("std", caps=Caps(media=True)))
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 2000}}
