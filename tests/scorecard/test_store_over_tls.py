@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import subprocess
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ from tests.stores import PROGRAM, needs_store, real_store
 
 from .conftest import EmulatorFactory, GatewayFactory
 from .policies import rules
-from .test_store import LOAD, pair, view
+from .test_store import LOAD, pair, shares, view
 from .waiting import until
 
 USER = "gateway:s3cret"
@@ -74,9 +73,7 @@ async def test_gateways_share_a_store_over_tls_by_an_authority_and_a_user_of_the
     await pair(gateway, rules(*fleet.urls), store.url())
     UsageDatabase(tmp_path / "usage.db").close()
     sharing = UsageSharing(store.url(), tmp_path / "usage.db")
-    await asyncio.to_thread(sharing.exchange)
-    await sharing.aclose()
-    assert not sharing.error
+    await shares(sharing)
 
 
 @needs_store
