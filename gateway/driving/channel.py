@@ -35,11 +35,14 @@ class Channel(asyncio.Protocol):
         self._told: list[Frame] = []
         self._received = b""
         self.is_open = True
+        self._is_closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ready. Called by the event loop, like all methods below."""
         self._transport = cast(asyncio.WriteTransport, transport)  # that of uvloop is no subclass
         self._flush()
+        if self._is_closing:
+            transport.close()
 
     def tell(self, frame: Frame) -> None:
         """Send a frame at the end of this turn of the loop."""
@@ -51,8 +54,8 @@ class Channel(asyncio.Protocol):
         transport = self._transport
         if transport is None or not self._told:
             return
-        message = _encode(self._told)
-        self._told = []
+        told, self._told = self._told, []
+        message = _encode(told)
         if self.is_open:
             transport.write(len(message).to_bytes(_LENGTH_BYTES, "big") + message)
 
@@ -76,6 +79,7 @@ class Channel(asyncio.Protocol):
 
     def close(self) -> None:
         """Close this end after what was told."""
+        self._is_closing = True
         self._flush()
         if self._transport is not None:
             self._transport.close()

@@ -11,6 +11,8 @@ from typing import Final, cast
 
 from gateway.core.history import EarlyRefusal, Origin
 from gateway.core.policy import Policy
+from gateway.core.queueing.bucket import Rate
+from gateway.core.queueing.limits import Left
 from gateway.core.request import NO_PREFIX, Affinity, Endpoint, Prefix, Request
 from gateway.core.results import (
     AttemptOutcome,
@@ -296,3 +298,13 @@ def reason_of(value: object) -> Reason:
 def hedge_of(value: object) -> HedgeResult | None:
     """The result of a hedge of this value; None if there was none."""
     return None if value is None else _HEDGED[cast(str, value)]
+
+
+def left_of(pair: object) -> Left:
+    """Requests and tokens that a tenant may still use, of a row."""
+    requests, tokens = cast("list[list[float] | None]", pair)
+    return _rate(requests), _rate(tokens)
+
+
+def _rate(row: list[float] | None) -> Rate | None:
+    return None if row is None else (row[0], row[1], row[2])

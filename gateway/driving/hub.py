@@ -6,7 +6,7 @@ import asyncio
 import math
 import socket
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import cast
 
 from gateway.core.estimators.histograms import edge_of
 from gateway.core.policy import Policy
@@ -24,9 +24,6 @@ from gateway.observe.metrics.metrics import Metrics
 from gateway.proxy.replica.upstream import ModelLists
 from gateway.proxy.stored_responses import StoredResponses
 from gateway.wire.answers.oddity import Oddity
-
-_FOREVER_S: Final = 3600.0
-"""A concurrency limit is told as exceeded for this long. It is taken back when a request of the tenant ends."""
 
 
 class RelayHub(RelayOwner):
@@ -52,10 +49,8 @@ class RelayHub(RelayOwner):
         self._facts: Frame = ()
         self._cards: dict[str, Frame] = {}
         """Models of each replica, as rows."""
-        self._at_limit: set[tuple[str, str]] = set()
-        """Tenants at their concurrency limit, by (tenant, tier)."""
         self._limited: set[tuple[str, str]] = set()
-        """Tenants that relays were told to refuse, since their last leases or the last policy."""
+        """(tenant, tier) that relays were told to refuse, since their last leases or the last policy."""
         self.held_s: dict[str, float] = {}
         """By pool, the seconds for which requests were held, by the count of the connections of all relays. It goes on
         when a relay ends, and begins anew with each decider.
@@ -123,16 +118,14 @@ class RelayHub(RelayOwner):
     def met_limit(self, request: Request, exceeded: LimitExceeded) -> None:
         """The tenant of a request is beyond a limit: relays refuse by it with the head alone."""
         key = request.tenant, request.tier.name
-        wait_s = exceeded.wait_s
-        if wait_s == math.inf:
+        if exceeded.wait_s == math.inf:
             return  # no request of this size ever fits; a smaller one may
         if exceeded.why is Reason.LIMIT_QUOTA:
             return  # the next day is far, and tokens that a request has reserved may be back long before
-        self._limited.add(key)
         if exceeded.why is Reason.LIMIT_CONCURRENCY:
-            self._at_limit.add(key)
-            wait_s = _FOREVER_S
-        self._tell_all((frames.LIMITED, *key, exceeded.why.value, self._clock.read() + wait_s))
+            return  # it ends with any request of the tenant
+        self._limited.add(key)
+        self._tell_all((frames.LIMITED, *key, exceeded.why.value, self._clock.read() + exceeded.wait_s))
 
     def leased(self, leases: Sequence[LimitLease]) -> None:
         """Limits have new leases, so that relays cannot know which requests exceed them."""
@@ -142,15 +135,7 @@ class RelayHub(RelayOwner):
         """Relays ask again about requests of these tenants."""
         for key in keys:
             self._tell_all((frames.LIMITED, *key, Reason.LIMIT_REQUESTS.value, 0.0))
-        self._at_limit -= keys
         self._limited -= keys
-
-    def ended(self, request: Request) -> None:
-        """A request is over, and with it a part of its tenant's concurrency."""
-        key = request.tenant, request.tier.name
-        if self._at_limit and key in self._at_limit:
-            self._at_limit.discard(key)
-            self._tell_all((frames.LIMITED, *key, Reason.LIMIT_CONCURRENCY.value, 0.0))
 
     def lost(self, link: RelayLink) -> None:
         """The relay is gone. Its requests have left."""

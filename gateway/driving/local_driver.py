@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from gateway.core.commands import Command
@@ -68,6 +68,10 @@ class LocalDriver(CallLoop):
         for each in running:
             self._request_ids[each.attempt] = request.id
         self.call(self.controller.adopt, (request, running), request.id)
+
+    def attempts_of(self, requests: Container[int]) -> list[int]:
+        """The attempts under way of these requests."""
+        return [attempt for attempt, request_id in self._request_ids.items() if request_id in requests]
 
     def position(self, request_id: int) -> QueuePosition | None:
         if self.under_way > MAX_POSITIONS:

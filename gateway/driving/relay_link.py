@@ -11,7 +11,7 @@ from typing import cast
 from gateway.core.policy import Policy
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
-from gateway.core.results import LIMITS, Callback, HedgeResult, Reason, Record
+from gateway.core.results import LIMITS, AttemptOutcome, AttemptResult, Callback, HedgeResult, Reason, Record
 from gateway.driving import frames
 from gateway.driving.channel import Channel, Frame
 from gateway.driving.local_driver import LocalDriver
@@ -82,10 +82,6 @@ class RelayOwner(ABC):
         """The tenant of a request is beyond a limit."""
 
     @abstractmethod
-    def ended(self, request: Request) -> None:
-        """A request is over, so its tenant has one fewer under way."""
-
-    @abstractmethod
     def told(self, link: RelayLink, frame: list[object]) -> None:
         """The relay told something that is not about a request under way."""
 
@@ -150,6 +146,9 @@ class RelayLink:
         """The relay is gone: its slots are free at once."""
         for request_id in list(self.exchanges):
             self._driver.leave(request_id, Reason.CLIENT_GONE)
+        for attempt in self._driver.attempts_of(self.exchanges):  # the relay was told to cancel them, and will not
+            result = AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=self.tokens.pop(attempt, 0))
+            self._driver.finish(attempt, result, "", "")
         self._owner.lost(self)
 
     def _on_frame(self, frame: list[object]) -> None:
@@ -214,11 +213,6 @@ class RelayLink:
             if exceeded is not None:
                 self._owner.met_limit(request, exceeded)
 
-    def over(self, request: Request) -> None:
-        """A request of the relay is over."""
-        self.exchanges.pop(request.id, None)
-        self._owner.ended(request)
-
     def left(self, request: Request) -> Left | None:
         """Requests and tokens that the tenant may still use, for headers; None if its tier has no such limits."""
         limits = request.tier.limits
@@ -274,10 +268,10 @@ class RemoteExchange(CommandHandler):
         link, request = self._link, self._request
         if not link.is_gone:
             link.tell((frames.ENDED, request.id, frames.record_row(record)))
-        link.over(request)
+        link.exchanges.pop(request.id, None)
 
     def abort(self) -> None:
         """Close the client's connection, as the last way to end the request."""
         if not self._link.is_gone:
             self._link.tell((frames.ABORT, self._request.id))
-        self._link.over(self._request)
+        self._link.exchanges.pop(self._request.id, None)

@@ -12,7 +12,6 @@ from typing import Final, cast
 
 from gateway.core.estimators.prompt_length import PromptEstimator
 from gateway.core.policy import Policy, Tier
-from gateway.core.queueing.bucket import Rate
 from gateway.core.queueing.limits import Left, LimitExceeded
 from gateway.core.request import Request
 from gateway.core.results import AttemptOutcome, AttemptResult, Callback, Reason, RunningAttempt
@@ -114,9 +113,13 @@ class RemoteDriver(Driver):
         else:
             running = frames.running_rows([each.running() for each in held.attempts.values()])
             self.tell((frames.ADOPT, self.clock(), row, running))
+        runs = any(each.result is None for each in held.attempts.values())
         for each in held.attempts.values():
             if each.result is not None:
-                self.tell((frames.FINISH, self.clock(), each.id, frames.result_row(each.result), *each.where))
+                end = each.result
+                if runs:  # the last decider judged it, perhaps an hour ago: it is no news of the replica
+                    end = AttemptResult(AttemptOutcome.CANCELLED, tokens_seen=end.tokens_seen)
+                self.tell((frames.FINISH, self.clock(), each.id, frames.result_row(end), *each.where))
             elif each.is_paused:
                 self.tell((frames.PAUSED, self.clock(), each.id))
         if held.left is not None:
@@ -335,8 +338,7 @@ class RemoteDriver(Driver):
 
     def _told_left(self, request: Request, left: object) -> None:
         if left is not None:
-            pair = cast("list[list[float] | None]", left)
-            self._left[request.tenant, request.tier.name] = _rate(pair[0]), _rate(pair[1])
+            self._left[request.tenant, request.tier.name] = frames.left_of(left)
 
     def limited(self, tenant: str, tier: str, why: Reason, until: float) -> None:
         """A tenant is beyond a limit until a time; or no longer, if it has passed."""
@@ -344,7 +346,3 @@ class RemoteDriver(Driver):
             self._limited[tenant, tier] = why, until
         else:
             self._limited.pop((tenant, tier), None)
-
-
-def _rate(row: list[float] | None) -> Rate | None:
-    return None if row is None else (row[0], row[1], row[2])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+
+log = logging.getLogger("tailgate")
 
 _HEAD = struct.Struct(">cIB")
 MAX_FILES = 64
@@ -122,6 +125,10 @@ class Control:
             if len(self._received) < end:
                 return
             payload, self._received = self._received[_HEAD.size : end], self._received[end:]
+            if len(self._files) < count:  # nobody knows whose the others are: this process has to be replaced
+                log.error("an open file did not come: raise the limit of open files, or end what uses them")
+                self.close()
+                return
             self._on_message(Say(kind), payload, [self._files.popleft() for _ in range(count)])
 
     def close(self) -> None:

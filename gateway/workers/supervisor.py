@@ -200,7 +200,7 @@ class WorkerSupervisor:
     async def _watch_decider(self, decider: ChildProcess) -> None:
         await decider.ended.wait()
         status = await asyncio.to_thread(decider.process.wait)
-        if decider is not self._decider or self._is_stopping:
+        if decider is not self._decider or decider.is_leaving:
             return
         self._decider = None
         log.error("the decider has ended with status %d: answers go on, new requests wait for its successor", status)
@@ -284,22 +284,23 @@ class WorkerSupervisor:
 
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
+            if (relay := self._least_busy()) is None:  # clients wait for the next one in the backlog
+                break
             try:
                 client, _ = sock.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 log.warning("a connection could not be accepted: %s", error.strerror)
-                if error.errno in NO_ROOM:
-                    log.warning("the next waits %g s: raise the limit of open files, or end what uses them", AGAIN_S)
-                    self._loop.remove_reader(sock.fileno())
-                    self._loop.call_later(AGAIN_S, self._accept_again, sock)
-                return
-            relay = self._least_busy()
-            if relay is None:
-                client.close()
-            else:
-                relay.give(client)
+                if error.errno not in NO_ROOM:
+                    return
+                log.warning("the next waits %g s: raise the limit of open files, or end what uses them", AGAIN_S)
+                break
+            relay.give(client)
+        else:
+            return
+        self._loop.remove_reader(sock.fileno())
+        self._loop.call_later(AGAIN_S, self._accept_again, sock)
 
     def _accept_again(self, sock: socket.socket) -> None:
         if sock.fileno() >= 0:  # else the gateway ends
@@ -315,28 +316,29 @@ class WorkerSupervisor:
     async def drain(self) -> None:
         """Announce the end, stop accepting, let requests finish until the deadline, and end all processes."""
         self._is_stopping = True
-        settings = self._settings
         await self._drop_spare()
         children = [*self._relays, *([self._decider] if self._decider is not None else [])]
         for child in children:
             child.control.say(Say.LEAVE)
-        if settings.drain_notice_s and not self.broken:
-            log.info("not ready: requests are still accepted for %.0f s", settings.drain_notice_s)
-            await asyncio.sleep(settings.drain_notice_s)
-        log.info("draining: at most %.0f s for requests under way", settings.drain_deadline_s)
+        notice_s, deadline_s = self._settings.drain_notice_s, self._settings.drain_deadline_s
+        if notice_s and not self.broken:
+            log.info("not ready: requests are still accepted for %.0f s", notice_s)
+            await asyncio.sleep(notice_s)
+        log.info("draining: at most %.0f s for requests under way", deadline_s)
         for sock in self._sockets:
             self._loop.remove_reader(sock.fileno())
             sock.close()
         for relay in self._relays:
             relay.control.say(Say.DRAIN)
-        shut = self._loop.call_later(settings.drain_deadline_s, self._shut)
-        ended = [asyncio.ensure_future(relay.ended.wait()) for relay in self._relays]
-        if ended:
-            await asyncio.wait(ended, timeout=settings.drain_deadline_s + 2 * CLOSE_GRACE_S)
+        shut = self._loop.call_later(deadline_s, self._shut)
+        if ended := [asyncio.ensure_future(relay.ended.wait()) for relay in self._relays]:
+            await asyncio.wait(ended, timeout=deadline_s + 2 * CLOSE_GRACE_S)
         shut.cancel()
         if self._decider is not None:
+            self._decider.is_leaving = True
             self._decider.control.say(Say.DRAIN)
             await asyncio.wait([asyncio.ensure_future(self._decider.ended.wait())], timeout=CLOSE_S)
+            children.append(self._decider)  # perhaps another than at the beginning
         for child in children:
             if child.process.poll() is None and not child.ended.is_set():
                 child.process.send_signal(signal.SIGKILL)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
 import pytest
 
 from gateway.app import Gateway
 from gateway.core.estimators.histograms import LogHistogram
 from gateway.core.policy import Tier
+from gateway.core.results import Reason
 from gateway.core.slo import Objective, Slo
 from gateway.driving import frames
 from gateway.driving.channel import Frame
@@ -17,7 +19,9 @@ from gateway.driving.relay_link import FrameClock, RelayLink
 from gateway.driving.relay_meter import RelayMeter
 from gateway.observe.metrics.metrics import Metrics
 from gateway.settings import Settings
-from tests.core.made import policy, pool, tier
+from tests.core.made import a_request, policy, pool, tier
+from tests.driving.test_remote_driver import Told
+from tests.interpreted import interpreted
 
 POOL = pool("p", "r1")
 
@@ -64,3 +68,22 @@ async def test_time_for_which_relays_held_requests_neither_falls_when_one_ends_n
         decider.hub.told(link, [frames.LOADS, 1, 1, 0.0, {"p": held_s}, 4711])
     decider.hub.lost(old)
     assert decider.hub.held_s == {"p": 5.0}
+
+
+@interpreted
+async def test_seat_of_an_attempt_that_a_relay_was_told_to_cancel_is_free_when_the_relay_dies() -> None:
+    decider = Decider(tier("std"))
+    link = decider.link(1)
+    channel = link.channel = Told()
+    request = frames.request_row(a_request(1, decider.rules, 1.0), decider.rules.generation)
+    now = time.monotonic()
+    link.on_frames([[frames.ARRIVE, now, msgspec.msgpack.decode(msgspec.msgpack.encode(request))]])
+    assert channel.kinds() == [frames.DISPATCH]
+    attempt = channel.frames[0][2]
+    link.on_frames([[frames.SENT, now, attempt], [frames.LEAVE, now, 1, Reason.CLIENT_GONE.value]])
+    assert channel.frames[-1][:3] == (frames.CANCEL, 1, attempt)
+    channel.is_open = False
+    link.on_lost()
+    replica = decider.gateway.controller.state.fleet.replica("r1")
+    assert replica is not None
+    assert (replica.in_flight, decider.gateway.driver.under_way) == (0, 0)

@@ -23,6 +23,7 @@ class Told(Channel):
 
     def __init__(self) -> None:
         self.frames: list[Sequence[object]] = []
+        self.is_open = True
 
     def tell(self, frame: Sequence[object]) -> None:
         self.frames.append(frame)
@@ -106,6 +107,18 @@ def test_answer_that_ends_between_two_deciders_is_told_to_the_next() -> None:
     driver.finish(7, AttemptResult(AttemptOutcome.COMPLETE, 10, 5, 5), "p", "r1")
     told = next_decider(driver)
     assert told.kinds() == [frames.ADOPT, frames.FINISH]
+
+
+def test_failure_that_the_last_decider_judged_is_no_news_for_the_next() -> None:
+    driver = relay()
+    request_id, _ = dispatched(driver, 7)
+    driver.finish(7, AttemptResult(AttemptOutcome.UNREACHABLE, tokens_seen=3), "p", "r1")
+    driver.on_command([frames.DISPATCH, request_id, 8, "r2", 10, False, "", None])
+    driver.sent(8)
+    told = next_decider(driver)
+    assert told.kinds() == [frames.ADOPT, frames.FINISH]
+    end = frames.result_of(cast("list[object]", told.frames[1][3]))
+    assert (end.end, end.tokens_seen) == (AttemptOutcome.CANCELLED, 3)
 
 
 def test_client_that_left_between_two_deciders_has_left_for_the_next() -> None:

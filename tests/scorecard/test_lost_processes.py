@@ -165,3 +165,48 @@ async def test_connections_wait_while_the_supervisor_can_open_no_file_and_the_lo
                 assert (await known.ask(chat())).status == 200
             assert served.written.count(refused) <= 1 + monotonic() - began
         assert (await late.response()).status == 200
+
+
+async def test_clients_wait_while_no_relay_serves(tmp_path: Path, capture: Capture, connect: Connect) -> None:
+    async with two_relays(tmp_path, rules(capture.url)) as served:
+        state = await seen(served, lambda state: len(numbers(state)) == 2)
+        for relay in state["relays"]:
+            os.kill(relay["pid"], signal.SIGKILL)
+        await until(lambda: served.written.count(b"has ended with status") == 2)
+        client = await connect(served.url)
+        assert (await client.ask(chat())).status == 200
+
+
+async def test_seats_of_a_relay_that_hung_and_was_killed_are_free(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = begins
+    async with two_relays(tmp_path, rules(capture.url, tier="timeouts: {idle: 1s}")) as served:
+        state = await seen(served, lambda state: len(numbers(state)) == 2)
+        await begun(connect, served.url, 6)
+        pid = state["relays"][0]["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        await seen(served, lambda state: in_flight(state) == 3)  # those of the other; this one was told to end its own
+        os.kill(pid, signal.SIGKILL)
+        await seen(served, lambda state: not in_flight(state))
+
+
+async def test_decider_that_is_killed_during_the_drain_gets_a_successor(
+    tmp_path: Path, capture: Capture, connect: Connect
+) -> None:
+    capture.answer = begins
+    async with two_relays(tmp_path, rules(capture.url, slots=1)) as served:
+        await seen(served, lambda state: len(numbers(state)) == 2)
+        (stream,) = await begun(connect, served.url, 1)
+        waits = await connect(served.url)
+        waits.send(chat())
+        await seen(served, lambda state: sum(pool["queued"] for pool in state["pools"]) == 1)
+        served.signal(signal.SIGTERM)
+        await until(lambda: b"draining: at most" in served.written)
+        for pid in deciders_of(served):
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: b"another decider serves" in served.written, timeout_s=60)
+        go_on(capture)
+        assert await ends(stream)
+        assert (await waits.response()).status == 200
+        assert await served.exit_code(60) == 0
