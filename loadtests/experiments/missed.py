@@ -18,7 +18,8 @@ A lone interactive request takes 70 of its 100 ms. Beside a batch, one that find
 the next end, and would be late.""",
     "batch": """\
 On the 8B with tight bounds, interactive requests are lost for seconds where their load comes back.""",
-    "step-response": "The rate settles in 15 s. The reason is not known.",
+    "step-response": "The reason is not known.",
+    "autoscale": "Within chance of the target.",
     "affinity": """\
 Gateways that share conversations request by request, without keys, see a part of each. With session keys, or
 `first-message`, they find .97 of the cached tokens. Goodput and TTFT of `conversations` gain little, since answers
