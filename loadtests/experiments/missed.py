@@ -35,7 +35,6 @@ queue` shows how little.""",
     "gateways": """\
 Within 25 ms, two of four gateways may choose the same free seat. Before engines of 4 seats, the later request then
 waits for a whole answer.""",
-    "store-faults": "Grants come 200 ms late: in 6 s, that is four to seven of 120 requests.",
     "known-knee": """\
 At a few requests a second, half an hour has too few. One engine changes between good and bad phases of minutes.""",
     "simulator-speed": "The machine was 1.35 times slower than on the day before.",
