@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.output import console, print_errors, print_json
+from gateway.cli.output import console, exits, print_json
 from gateway.core.policy import Policy
-from gateway.policy import PolicyErrors, load
+from gateway.policy import load
 from gateway.policy.outline import changes
 
 
@@ -36,8 +36,5 @@ def diff_command(
 
 
 def _loaded(file: Path) -> Policy:
-    try:
+    with exits(2):
         return load(file)
-    except PolicyErrors as errors:
-        print_errors(errors.errors, console(stderr=True))
-        raise typer.Exit(2) from None

@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 
 from gateway.cli.explanation import Asked, Explanation, Output, explain
-from gateway.cli.output import console, finite, print_errors, print_json, refuse_unused
+from gateway.cli.output import console, exits, finite, print_json, refuse_unused
 from gateway.cli.running.live import Unanswered, ask_gateway, show
 from gateway.core.policy import QUOTAS, Limits
 from gateway.core.pool_spec import Timeouts
 from gateway.core.request import Endpoint
 from gateway.core.slo import Slo
-from gateway.policy import PolicyErrors, load
+from gateway.policy import load
 from gateway.policy.sections.units import write_seconds
 from gateway.wire.errors.replies import status_of
 
@@ -88,11 +88,8 @@ def explain_command(
     if policy is None:
         console(stderr=True).print("give --policy FILE and a request on standard input, or --live URL of a gateway")
         raise typer.Exit(2)
-    try:
+    with exits(2):
         loaded = load(policy)
-    except PolicyErrors as errors:
-        print_errors(errors.errors, console(stderr=True))
-        raise typer.Exit(2) from None
     source = context.get_parameter_source("key")
     is_ambient = source is not None and source.name == "ENVIRONMENT"
     explanation = explain(loaded, endpoint, key, sys.stdin.buffer.read(), key_is_ambient=is_ambient)

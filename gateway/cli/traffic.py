@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gateway.cli.output import console, print_errors
+from gateway.cli.output import console, exits
 from gateway.cli.quantities import seconds
 from gateway.core.policy import Policy
 from gateway.policy import PolicyError, PolicyErrors, load
@@ -67,16 +67,13 @@ JobsOption = Annotated[int, typer.Option(min=1, help="Processes that simulate at
 
 def loaded_policy(file: Path) -> Policy:
     """The policy in a file, for a simulation. If it has errors, they are printed and the command ends."""
-    try:
+    with exits(2):
         policy = load(file)
         bare = [name for name, spec in policy.pools.items() if not spec.replicas]
         if bare:
             said = "its replicas are found while the gateway runs: for a simulation, list as many in `replicas`"
             raise PolicyErrors([PolicyError(str(file), 0, f"pools.{name}", said) for name in bare])
         return policy
-    except PolicyErrors as errors:
-        print_errors(errors.errors, console(stderr=True))
-        raise typer.Exit(2) from None
 
 
 def source_of(workload: str | None, trace: str | None) -> str:

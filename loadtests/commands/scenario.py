@@ -12,8 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.output import console, counted, print_errors
-from gateway.policy import PolicyErrors
+from gateway.cli.output import console, counted, exits
 from loadtests import CHECKOUT
 from loadtests.scenarios.file import ScenarioFile, shipped
 from loadtests.scenarios.load import load_scenario
@@ -56,11 +55,8 @@ def scenario_command(
     if name is None:
         _list()
         return
-    try:
+    with exits(2):
         scenario = load_scenario(name)
-    except PolicyErrors as found:
-        print_errors(found.errors, errors)
-        raise typer.Exit(2) from None
     if scenario.experiment is not None:
         for given, option in ((contender, "--contender"), (out, "--out")):
             if given:

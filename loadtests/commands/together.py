@@ -11,8 +11,8 @@ from pathlib import Path
 
 import typer
 
-from gateway.cli.output import console, print_errors
-from gateway.policy import PolicyErrors, load
+from gateway.cli.output import console, exits
+from gateway.policy import load
 from loadtests.commands.report import conclude, merged
 from loadtests.report.run_file import FILE
 from loadtests.terminal.written import writing
@@ -51,11 +51,8 @@ def sent_together(count: int, folder: Path, policy: Path | None, *, allow_late: 
         errors.print((said[failed[0]] or b"").decode(errors="replace"), end="")
         errors.print(f"{len(failed)} of {count} generators left no rows: the reason is above", style="red")
         return ended[failed[0]]
-    try:
+    with exits(2):
         held = None if policy is None else load(policy)
-    except PolicyErrors as found:
-        print_errors(found.errors, errors)
-        return 2
     try:
         conclude(merged(folders, folder), held, allow_late=allow_late, as_json=as_json)
     except typer.Exit as left:

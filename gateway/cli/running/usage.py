@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 import typer
 from rich.table import Table
 
-from gateway.cli.output import console, print_errors, print_json, refuse_unused
+from gateway.cli.output import console, exits, print_json, refuse_unused
 from gateway.cli.running.live import ADMIN, Admin, Unanswered, ask_admin
 from gateway.observe.usage.database import UsageError
 from gateway.observe.usage.report import focus_rows, question, report
-from gateway.policy import PolicyErrors, load
+from gateway.policy import load
 
 FOCUS_BY = "tenant,model,day"
 WIDTH = 200
@@ -65,15 +65,9 @@ def usage_command(
         refuse_unused(context, ("admin",), "is of no use with --db")
     else:
         refuse_unused(context, ("policy",), "goes with --db")
-    try:
+    with exits(2, Unanswered, UsageError, ValueError):
         found = _read(db, policy, by, since, until) if db else _asked(admin, by, since, until)
         rows = focus_rows(found) if focus else found["rows"]
-    except (Unanswered, UsageError, ValueError) as error:
-        console(stderr=True).print(str(error))
-        raise typer.Exit(2) from None
-    except PolicyErrors as errors:
-        print_errors(errors.errors, console(stderr=True))
-        raise typer.Exit(2) from None
     if focus or as_csv:
         _csv(rows)
     elif as_json:
